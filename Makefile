@@ -1,0 +1,49 @@
+# Two commands on a fresh machine with Python 3.11 and make: `make demo` and `make test`. Each stands alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := src tests benchmarks
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test test-all oracles check format bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/whence demo
+
+test: $(VENV)/.dev
+	$(PYTEST) -n 2 -m "not every"
+
+test-all: $(VENV)/.dev
+	$(PYTEST) -n 2
+
+oracles: $(VENV)/.dev  # a skipped test is a failure here
+	$(PYTEST) -m shared --no-skips
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Whence into $(VENV) (once; a few minutes)"
+	$(PIP) -e ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Whence and its test tools into $(VENV) (once; a few minutes)"
+	$(PIP) -e ".[dev,demo,hf,plot]"
+	@touch $@

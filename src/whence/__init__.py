@@ -1,0 +1,50 @@
+"""Where did that prediction come from? Attribution for unmodified PyTorch models."""
+
+from whence.api import compare, explain, trace
+from whence.attribution import Attribution
+from whence.comparison import Comparison, Trace
+from whence.engine.call import Call, derivative
+from whence.errors import (
+    BaselineError,
+    FileError,
+    IndependentError,
+    InputError,
+    MethodError,
+    ModelError,
+    NoAttention,
+    NoRule,
+    ParameterError,
+    RuleError,
+    TargetError,
+    WhenceError,
+    WhenceWarning,
+)
+from whence.methods import method, methods
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Attribution",
+    "BaselineError",
+    "Call",
+    "Comparison",
+    "FileError",
+    "IndependentError",
+    "InputError",
+    "MethodError",
+    "ModelError",
+    "NoAttention",
+    "NoRule",
+    "ParameterError",
+    "RuleError",
+    "TargetError",
+    "Trace",
+    "WhenceError",
+    "WhenceWarning",
+    "compare",
+    "derivative",
+    "explain",
+    "method",
+    "methods",
+    "trace",
+]

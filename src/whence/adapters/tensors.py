@@ -1,0 +1,142 @@
+"""Bare models and tensors to a Subject: which inputs are explained, which are held, what is wrong with them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import InputError, ModelError, did_you_mean
+from whence.subject import Role, Subject
+
+_HELD = ("mask", "position", "token_type_ids", "labels")
+
+
+def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None) -> Subject:
+    """The subject of a bare model and tensors."""
+    function, root = unwrap(model)
+    named, form = _named(inputs)
+    roles = _roles(named, form) if wrt is None else _chosen(named, wrt)
+    rows = _rows(named, roles)
+    for name, role in roles.items():
+        _check(name, named[name], role, rows)
+    if at is not None:
+        _check_path(root, at)
+        roles = {}
+    wanted = tuple(roles) if wrt is not None else ()
+    return Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted)
+
+
+def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
+    """What to call, and the module behind it whose state is to be kept; compiled and parallel wrappers are opened."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            break
+    if not callable(model):
+        raise ModelError(
+            f"The model is {type(model).__name__}, which cannot be called.\n"
+            "  Give an nn.Module, or a function from tensors to scores."
+        )
+    inner = model
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    root = inner if isinstance(inner, nn.Module) else getattr(inner, "__self__", None)
+    root = root if isinstance(root, nn.Module) else None
+    uninitialised = nn.parameter.UninitializedTensorMixin
+    if root is not None and any(isinstance(t, uninitialised) for t in (*root.parameters(), *root.buffers())):
+        raise ModelError("The model has lazy parameters without a shape yet.\n  Run it once on an input first.")
+    return model, root
+
+
+def _named(inputs: Any) -> tuple[dict[str, Any], Any]:
+    if isinstance(inputs, Tensor):
+        return {"input": inputs}, "tensor"
+    if isinstance(inputs, Mapping):
+        return {str(name): value for name, value in inputs.items()}, "dict"
+    if isinstance(inputs, tuple | list) and any(isinstance(item, Tensor) for item in inputs):
+        return {str(i): item for i, item in enumerate(inputs)}, "tuple"
+    if isinstance(inputs, str) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], str)):
+        raise InputError(
+            "The input is text, and a bare model knows no tokenizer.\n"
+            "  Give its tensors (a dict of input_ids, attention_mask, …), or wrap the model with its processor."
+        )
+    raise InputError(
+        f"The input is {type(inputs).__name__}.\n"
+        "  Give a tensor whose first dimension is rows, a tuple of tensors, or a dict of keyword tensors."
+    )
+
+
+def _role(value: Any) -> Role:
+    if not isinstance(value, Tensor) or value.is_complex():
+        return "fixed"
+    return "value" if value.is_floating_point() else "ids" if value.dtype != torch.bool else "fixed"
+
+
+def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
+    """A tensor; a tuple's floating tensors; a dict's floating tensors and ids, but for masks, positions and labels."""
+    held = _HELD if form == "dict" else ()
+    roles = {
+        name: role
+        for name, value in named.items()
+        if (role := _role(value)) != "fixed" and not any(word in name for word in held)
+    }
+    if form == "tuple" and "value" in roles.values():
+        roles = {name: role for name, role in roles.items() if role == "value"}
+    if not roles:
+        raise InputError(
+            f"There is nothing to explain among the inputs {', '.join(map(repr, named)) or '(none)'}.\n"
+            "  Give a floating tensor or token ids, or name the input to explain with wrt=."
+        )
+    return roles
+
+
+def _chosen(named: Mapping[str, Any], wrt: Any) -> dict[str, Role]:
+    names = [str(name) for name in (wrt if isinstance(wrt, list | tuple | set) else [wrt])]
+    for name in names:
+        if name not in named:
+            raise InputError(f"wrt={wrt!r} names no input. {did_you_mean(name, named)}")
+        if _role(named[name]) == "fixed":
+            raise InputError(f"wrt={name!r} is no tensor of floating numbers or ids.\n  Name one that is.")
+    if not names:
+        raise InputError("wrt is empty.\n  Name at least one input, or leave it out.")
+    return {name: _role(named[name]) for name in named if name in names}
+
+
+def _rows(named: Mapping[str, Any], roles: Mapping[str, Role]) -> int:
+    first = next(iter(roles))
+    if named[first].dim() == 0:
+        raise InputError(f"The input {first!r} has no dimensions.\n  The first dimension is rows: give x[None].")
+    return len(named[first])
+
+
+def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
+    if value.dim() == 0 or len(value) != rows:
+        raise InputError(
+            f"The input {name!r} has the shape {tuple(value.shape)}, and the others have {rows} rows.\n"
+            "  The first dimension of every explained input is rows; hold the others fixed with wrt=."
+        )
+    if value.numel() == 0:
+        raise InputError(f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row.")
+    if role == "value" and not bool(torch.isfinite(value).all()):
+        bad = [int(i) for i in (~torch.isfinite(value)).nonzero()[0]]
+        raise InputError(
+            f"The input {name!r} holds {float(value[tuple(bad)])} at {bad}.\n  Clean or drop this row before explaining it."
+        )
+
+
+def _check_path(root: nn.Module | None, at: str) -> None:
+    if root is None:
+        raise InputError(f"at={at!r} names a module, and the model is a plain function.\n  Give the nn.Module itself.")
+    path, mark, call = at.partition("@")
+    if mark and not (call.isdigit() and int(call) > 0):
+        raise InputError(f"at={at!r}: after @ comes the number of the call, from 1.")
+    paths: Sequence[str] = [name for name, _ in root.named_modules() if name]
+    if path not in paths:
+        raise InputError(f"at={at!r} names no module. {did_you_mean(path, paths)}")

@@ -1,0 +1,149 @@
+"""The front door: explain, compare, trace. The whole flow is on this page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from whence import baselines
+from whence.adapters.tensors import adapt
+from whence.assemble import Part, join
+from whence.attribution import Attribution
+from whence.comparison import Comparison, Trace
+from whence.engine.call import Rule
+from whence.engine.ops import known_names
+from whence.engine.scope import scope
+from whence.errors import ParameterError, RuleError, did_you_mean
+from whence.methods import methods
+from whence.subject import Notes, Subject
+from whence.targets import Output, read_target, several
+
+_OUTPUTS = ("logit", "probability", "log_probability")
+
+
+def explain(
+    model: Any,
+    inputs: Any,
+    *,
+    method: str,
+    target: Any = None,
+    baseline: Any = None,
+    at: str | None = None,
+    wrt: Any = None,
+    output: Output = "logit",
+    rules: Mapping[str, Rule] | None = None,
+    unruled: str | None = None,
+    keep: Sequence[str] = (),
+    batch_size: int | None = None,
+    seed: int | Sequence[int] = 0,
+    progress: bool | None = None,
+    channels: str | None = None,
+    **params: Any,
+) -> Attribution:
+    """Attribute the model's score for each row of the inputs to those inputs.
+
+    >>> import torch, whence
+    >>> model = torch.nn.Linear(3, 2)
+    >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
+    torch.Size([1, 3])
+    """
+    params = methods[method].check(params)
+    subject = _subject(
+        model, inputs, method=method, target=target, at=at, wrt=wrt, output=output, rules=rules, unruled=unruled,
+        keep=keep, batch_size=batch_size, seed=seed, progress=progress,
+    )  # fmt: skip
+    with scope(subject.root):
+        parts = [_answer(part, baseline, params) for part in subject.split(batch_size)]
+    found = join(subject, parts, several(target), params)
+    return found.channels(channels) if channels is not None else found
+
+
+def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
+    """Explain the same rows with several methods, for the same target.
+
+    `methods` is a list of names, or a dict from a name to that method's own parameters.
+    """
+    chosen = methods if isinstance(methods, Mapping) else dict.fromkeys(methods, None)
+    if not chosen:
+        raise ParameterError("compare needs at least one method.\n  Give methods=[...].")
+    found = {}
+    for name, params in chosen.items():
+        found[name] = explain(model, inputs, method=name, **options, **(params or {}))
+    return Comparison(found)
+
+
+def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:
+    """Every op that an explanation met: its module, family, rule and shape. Printed, and given back as rows."""
+    entry = methods[method]
+    own = entry.check({key: options.pop(key) for key in list(options) if key in entry.parameters})
+    subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
+    with scope(subject.root):
+        entry.function(subject, **own)
+    found = Trace(method, tuple(subject.notes.steps or ()))
+    if show:
+        print(found)
+    return found
+
+
+def _answer(subject: Subject, baseline: Any, params: Mapping[str, Any]) -> Part:
+    raw = methods[subject.method].function(subject, **params)
+    at_baseline = None if baseline is None else baselines.score(subject, baseline)
+    assert subject.facts.score is not None
+    return Part(raw, subject.facts.score, subject.facts.index, at_baseline)
+
+
+def _subject(
+    model: Any, inputs: Any, *, method: str, target: Any = None, at: str | None = None, wrt: Any = None,
+    output: Any = "logit", rules: Any = None, unruled: Any = None, keep: Any = (), batch_size: Any = None,
+    seed: Any = 0, progress: bool | None = None, notes: Notes | None = None,
+) -> Subject:  # fmt: skip
+    """The subject of a call, every option checked."""
+    facts = methods[method].facts
+    _check_options(facts, output, rules, unruled, keep, batch_size, method)
+    subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
+    return replace(
+        subject,
+        target=read_target(target, subject.rows),
+        output=output,
+        seeds=_seeds(seed, subject.rows),
+        batch_size=batch_size,
+        progress=progress,
+        rules=rules or {},
+        refuse=unruled == "error",
+        needs_attention=facts.get("needs") == "attention",
+        notes=notes or Notes(),
+    )
+
+
+# ---- checks ----
+
+
+def _seeds(seed: Any, rows: int) -> tuple[int, ...]:
+    given = seed.tolist() if isinstance(seed, Tensor) else seed
+    seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
+    if len(seeds) != rows or not all(isinstance(s, int) and not isinstance(s, bool) for s in seeds):
+        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give an int, or one int for each of the {rows} rows.")
+    return seeds
+
+
+def _check_options(
+    facts: Mapping[str, Any], output: Any, rules: Any, unruled: Any, keep: Any, batch_size: Any, method: str
+) -> None:
+    if output not in _OUTPUTS:
+        raise ParameterError(f"output={output!r} is not allowed.\n  Give one of {', '.join(map(repr, _OUTPUTS))}.")
+    if unruled not in (None, "error"):
+        raise ParameterError(f'unruled={unruled!r} is not allowed.\n  Give "error", or leave it out.')
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+    if keep:
+        raise ParameterError(f"keep={keep!r}: {method} keeps nothing.\n  Leave keep out.")
+    if rules and not facts.get("propagates", True):
+        raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.")
+    for name, rule in (rules or {}).items():
+        if name != "*" and name not in known_names():
+            raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(name, known_names())}")
+        if not callable(rule):
+            raise RuleError(f"The rule for {name!r} is {rule!r}.\n  Give a function of (call, m): see CONTRIBUTING.md.")

@@ -1,0 +1,118 @@
+"""From what a method found, part by part, to one Attribution in the form of the user's input."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.attribution import Attribution
+from whence.errors import InputError, WhenceWarning
+from whence.subject import Subject
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The answer for some of the rows; every tensor is (rows, k, …)."""
+
+    raw: Mapping[str, Tensor]
+    score: Tensor
+    index: Tensor | None
+    baseline_value: Tensor | None
+
+
+def join(subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str, Any]) -> Attribution:
+    """One attribution of all rows; `k_shown` keeps the axis of targets."""
+
+    def whole(tensors: list[Tensor]) -> Tensor:
+        joined = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        return joined if k_shown else joined.squeeze(1)
+
+    full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
+    raw = {name: _of_input(full, name) for name in _names(subject, full)}
+    real = {name: subject.real(name, _shape(subject, name, value)) for name, value in raw.items()}
+    values = {name: _per_unit(subject, name, value, real[name], k_shown) for name, value in raw.items()}
+    before = [part.baseline_value for part in parts if part.baseline_value is not None]
+    shown = {name: mask for name, mask in real.items() if mask is not None}
+    return Attribution(
+        values=_like_input(subject, values),
+        raw=_like_input(subject, raw),
+        target=_shown_target(subject, parts, k_shown),
+        output_value=whole([part.score for part in parts]),
+        baseline_value=whole(before) if before else None,
+        method=subject.method,
+        params=dict(params),
+        receipt=_receipt(subject),
+        real=_like_input(subject, real) if shown else None,
+    )
+
+
+def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
+    """Explained inputs, in the order given; ids that enter two embeddings have two keys and one name."""
+    if subject.at is not None:
+        return ["at"]
+    for name in subject.wanted:
+        if name not in full:
+            raise InputError(f"wrt={name!r}: these ids enter no embedding.\n  Name the input that does.")
+    return [name for name in subject.inputs if name in full]
+
+
+def _of_input(full: Mapping[str, Tensor], name: str) -> Any:
+    found = [value for key, value in full.items() if key.partition("#")[0] == name]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _shape(subject: Subject, name: str, raw: Any) -> Sequence[int]:
+    value = subject.inputs.get(name)
+    return value.shape if isinstance(value, Tensor) else raw.shape
+
+
+def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool) -> Tensor:
+    """ids: one score per token, the hidden dimensions summed, padding exactly 0; everything else as it is."""
+    if subject.roles.get(name) != "ids":
+        return raw
+    ids: Tensor = subject.inputs[name]
+    lead = ids.dim() + k_shown  # (rows, [k,] n)
+    total = sum(part.flatten(lead).sum(-1) if part.dim() > lead else part for part in _as_tuple(raw))
+    assert isinstance(total, Tensor)
+    if real is None:
+        return total
+    return total * (real[:, None] if k_shown else real).to(total)
+
+
+def _as_tuple(value: Any) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _like_input(subject: Subject, named: Mapping[str, Any]) -> Any:
+    """One explained input: its tensor; several: a dict or a tuple, as the input was."""
+    if len(named) == 1:
+        return next(iter(named.values()))
+    return dict(named) if subject.form == "dict" else tuple(named.values())
+
+
+def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
+    if callable(subject.target):
+        return getattr(subject.target, "__name__", type(subject.target).__name__)
+    index = torch.cat([part.index for part in parts if part.index is not None])  # (rows, k, depth)
+    if index.shape[-1] == 1:
+        return index[:, :, 0] if k_shown else index[:, 0, 0]
+    return [tuple(row[0].tolist()) for row in index]
+
+
+def _receipt(subject: Subject) -> dict[str, Any]:
+    notes = subject.notes
+    if notes.unseen and any(rule not in ("autograd", "derivative") for _, _, rule in notes.ops):
+        seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
+        warnings.warn(
+            f"{subject.method}: the model ran ops that the engine could not see, so no rule reached them: {seen}. "
+            "They kept the plain derivative. Scripted code, vmap, custom autograd functions and the model's own "
+            "threads do this; replace them by plain ops to have them explained.",
+            WhenceWarning,
+            stacklevel=4,
+        )
+    return notes.summary()

@@ -1,0 +1,194 @@
+"""Attribution: the frozen result of one explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    import pandas
+
+Values = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
+_AGGREGATES = ("max_abs", "sum_abs", "sum")
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """How much each input unit had to do with the score, row by row, and what is known of that answer.
+
+    `values` has one number per unit (ids: one per token), `raw` the full tensors; with several targets both are
+    (rows, k, …). Slicing and iteration go by row.
+    """
+
+    values: Any
+    raw: Any
+    target: Any  # LongTensor (rows,) or (rows, k); a list of tuples; the name of a function
+    output_value: Tensor
+    method: str
+    params: Mapping[str, Any]
+    receipt: Mapping[str, Any]
+    units: list[list[str]] | None = None
+    baseline_value: Tensor | None = None
+    gap: Tensor | None = None
+    residual: Tensor | None = None
+    positive: Any = None
+    negative: Any = None
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    real: Any = None  # bool (rows, n) where padding is known, in the form of `values`
+
+    # ---- rows ----
+
+    def __len__(self) -> int:
+        return len(self.output_value)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int | slice) -> Attribution:
+        """The attribution of some rows; a single row loses its padding."""
+        if isinstance(row, int):
+            if not -len(self) <= row < len(self):
+                raise IndexError(f"There are {len(self)} rows, and no row {row}.")
+            row %= len(self)
+            return self._pick(slice(row, row + 1))._trimmed()
+        return self._pick(row)
+
+    def _pick(self, rows: slice) -> Attribution:
+        count = len(self)
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value[rows] if value.dim() and len(value) == count else value
+            if isinstance(value, Mapping):
+                return {key: pick(item) for key, item in value.items()}
+            if isinstance(value, tuple):
+                return tuple(pick(item) for item in value)
+            return value[rows] if isinstance(value, list) and len(value) == count else value
+
+        plain = ("method", "params", "receipt")
+        return replace(self, **{f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain})
+
+    def _trimmed(self) -> Attribution:
+        if self.real is None:
+            return self
+
+        def trim(value: Any, real: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {key: trim(item, real[key]) for key, item in value.items()}
+            if isinstance(value, tuple):
+                return tuple(trim(v, r) for v, r in zip(value, real, strict=True))
+            if real is None or value is None:
+                return value
+            axis = 2 if self.several else 1
+            return value.index_select(axis, real[0].nonzero().flatten())
+
+        parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
+        return replace(self, **parts, real=None)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several targets per row, so that values are (rows, k, …)."""
+        return self.output_value.dim() == 2
+
+    # ---- reading ----
+
+    def channels(self, how: str = "max_abs") -> Attribution:
+        """Image maps with the channel axis aggregated: "max_abs", "sum_abs" or "sum" (which keeps completeness)."""
+        if how not in _AGGREGATES:
+            raise ParameterError(f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}.")
+        axis = 2 if self.several else 1
+
+        def aggregate(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {key: aggregate(item) for key, item in value.items()}
+            if isinstance(value, tuple):
+                return tuple(aggregate(item) for item in value)
+            if value.dim() < axis + 2:
+                raise InputError(
+                    f"channels={how!r} needs maps with a channel axis, and the values are {tuple(value.shape)}.\n"
+                    "  Leave channels out for inputs that are not images."
+                )
+            return {"max_abs": value.abs().amax, "sum_abs": value.abs().sum, "sum": value.sum}[how](axis)
+
+        return replace(self, values=aggregate(self.values))
+
+    def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
+        """For each row, the k units of largest magnitude: (unit or index, value), largest first."""
+        if not isinstance(self.values, Tensor) or self.several:
+            raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
+        rows = []
+        for i, row in enumerate(self.values):
+            flat = row.flatten()
+            best = flat.abs().argsort(descending=True, stable=True)[:k].tolist()
+            rows.append([(self._unit(i, j, row.shape), float(flat[j])) for j in best])
+        return rows
+
+    def _unit(self, row: int, flat: int, shape: torch.Size) -> Any:
+        if self.units is not None and len(shape) == 1:
+            return self.units[row][flat]
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+        return index[0] if len(index) == 1 else index
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One line per row and unit."""
+        try:
+            import pandas
+        except ImportError:
+            raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
+        if not isinstance(self.values, Tensor):
+            raise InputError("to_pandas() reads one explained input.\n  Explain one with wrt=.")
+        lines = []
+        for row, values in enumerate(self.values):
+            for flat, value in enumerate(values.flatten().tolist()):
+                lines.append({"row": row, "unit": self._unit(row, flat, values.shape), "value": value})
+        return pandas.DataFrame(lines)
+
+    # ---- showing and keeping ----
+
+    def show(self) -> None:
+        """Print the attribution."""
+        from whence.views.terminal import describe
+
+        print(describe(self))
+
+    def __repr__(self) -> str:
+        shapes = _shapes(self.values)
+        gap = "" if self.gap is None else f", worst gap {float(self.gap.max()):.2g}"
+        return f"Attribution({self.method}, {len(self)} row{'s' * (len(self) != 1)}, values {shapes}{gap})"
+
+    def to_html(self, title: str | None = None) -> str:
+        """A self-contained page."""
+        from whence.views.html import page, section
+
+        return page(title or f"Whence: {self.method}", [section(self)])
+
+    def _repr_html_(self) -> str:
+        from whence.views.html import section
+
+        return section(self)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file whose header holds the rest as JSON."""
+        from whence.store import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Attribution:
+        """Read what `save` wrote."""
+        from whence.store import load
+
+        return load(path)
+
+
+def _shapes(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {key: tuple(item.shape) for key, item in values.items()}
+    return tuple(values.shape) if isinstance(values, Tensor) else [tuple(item.shape) for item in values]

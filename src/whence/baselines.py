@@ -1,0 +1,84 @@
+"""Baselines: from what the user gives to values in the place of the explained ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import BaselineError, did_you_mean
+from whence.subject import Facts, Subject
+
+
+def score(subject: Subject, baseline: Any) -> Tensor:
+    """f(x') for the target that was explained, (rows, k)."""
+    at_reference = referred(subject, baseline)
+    at_reference.run(gradient=False)
+    assert at_reference.facts.score is not None
+    return at_reference.facts.score
+
+
+def referred(subject: Subject, baseline: Any) -> Subject:
+    """The subject at x': the same target, each explained input replaced by its baseline."""
+    pinned = subject.pinned()
+    given = _by_name(subject, baseline)
+    inputs, values = dict(subject.inputs), {}
+    for name, value in given.items():
+        x = subject.inputs[name]
+        if subject.roles.get(name) == "ids" and not _is_ids(value):
+            values.update(_embeddings(pinned, name, value))
+        else:
+            inputs[name] = _filled(name, value, x)
+    return replace(pinned, inputs=inputs, values=values, facts=Facts())
+
+
+def _by_name(subject: Subject, baseline: Any) -> dict[str, Any]:
+    names = [name for name, role in subject.roles.items() if role != "fixed"] or list(subject.inputs)[:1]
+    if isinstance(baseline, Mapping):
+        for name in baseline:
+            if name not in subject.inputs:
+                raise BaselineError(f"The baseline names {name!r}, which is no input. {did_you_mean(name, names)}")
+        return dict(baseline)
+    if isinstance(baseline, tuple):
+        if len(baseline) != len(names):
+            raise BaselineError(
+                f"The baseline has {len(baseline)} parts, and {len(names)} inputs are explained.\n"
+                "  Give one for each, or a dict by input name."
+            )
+        return dict(zip(names, baseline, strict=True))
+    return dict.fromkeys(names, baseline)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_floating_point()
+
+
+def _embeddings(pinned: Subject, name: str, value: Any) -> dict[str, Tensor]:
+    """A number or a float tensor stands for the embeddings themselves."""
+    keys = [key for key in pinned.values if key.partition("#")[0] == name]
+    return {key: _filled(name, value, pinned.values[key]) for key in keys}
+
+
+def _filled(name: str, value: Any, x: Tensor) -> Tensor:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return torch.full_like(x, value)
+    if not isinstance(value, Tensor):
+        raise BaselineError(
+            f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, or a dict by input name."
+        )
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise BaselineError(f"The baseline for {name!r} holds numbers that are not finite.\n  Clean it first.")
+    one_row = value.shape == x.shape[1:]
+    try:
+        fits = one_row or (value.dim() == x.dim() and len(value) in (1, len(x)) and value.shape[1:] == x.shape[1:])
+        if not fits:
+            raise RuntimeError
+        return value.to(x).expand_as(x)
+    except RuntimeError:
+        raise BaselineError(
+            f"The baseline for {name!r} has the shape {tuple(value.shape)}, and the input is {tuple(x.shape)}.\n"
+            "  Give one of the input's shape, or one row of it for all rows."
+        ) from None

@@ -1,0 +1,151 @@
+"""One op of a forward pass as a rule sees it, and the autograd node that lets a rule replace its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.ops import GROUP
+from whence.errors import RuleError
+
+Gradients = Tensor | Sequence[Tensor | None]
+Rule = Callable[["Call", Any], Gradients]
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """An op that was called on live tensors: `x` its live inputs, `y` its output, `vjp` its own derivative."""
+
+    family: str
+    name: str
+    path: str
+    args: Any  # with the live inputs in place
+    kwargs: Any
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    @property
+    def x(self) -> tuple[Tensor, ...]:
+        """The live inputs, detached."""
+        if tuple(t._version for t in self.inputs) != self.versions:
+            raise RuleError(
+                f"The input of {self} was overwritten in place after the call, so its rule cannot read it.\n"
+                "  Use a method or a rule that needs only the derivative, or the out-of-place form in the model."
+            )
+        return tuple(t.detach() for t in self.inputs)
+
+    @property
+    def y(self) -> Tensor:
+        """The (first) output, detached."""
+        return self.outputs[0].detach()
+
+    def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
+        """What the op's own derivative makes of the signal m: one tensor per live input."""
+        signals = [m] if isinstance(m, Tensor) else list(m)
+        pairs = [(y, s) for y, s in zip(self.outputs, signals, strict=True) if y.requires_grad]
+        return torch.autograd.grad(
+            [y for y, _ in pairs], self.inputs, [s for _, s in pairs], retain_graph=True, allow_unused=True
+        )
+
+    def __str__(self) -> str:
+        return f"{self.family!r} (met in {self.path or 'the model itself'})"
+
+
+@dataclass(slots=True)
+class Stream:
+    """What the nodes of one forward pass propagate now; shared by all of them, changed between propagations."""
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+    def rule(self, family: str) -> Rule | None:
+        """By family, then by group, then what "*" says of everything else."""
+        rules = self.rules
+        return rules.get(family) or rules.get(GROUP.get(family, "")) or rules.get("*")
+
+
+def derivative(call: Call, m: Any) -> Gradients:
+    """The rule of plain autograd."""
+    return call.vjp(m)
+
+
+def run_with_rule(stream: Stream, call: Call, function: Callable[..., Any], live: Sequence[Tensor]) -> Any:
+    """Call the function such that its backward asks the stream for a rule; the result has the function's own form."""
+    form: list[Any] = []
+    flat = _Ruled.apply(stream, call, function, form, *live)
+    return _unflatten(form[0], iter(flat))
+
+
+class _Ruled(torch.autograd.Function):
+    """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Stream, call: Call, function: Any, form: list[Any], *live: Tensor) -> Any:
+        with torch.enable_grad():
+            inputs = tuple(t.detach().requires_grad_() for t in live)
+            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
+            call.args, call.kwargs = _swapped(call.args, swap), _swapped(call.kwargs, swap)
+            result = function(*call.args, **call.kwargs)
+        outputs: list[Tensor] = []
+        form.append(_flatten(result, outputs))
+        call.inputs, call.outputs = inputs, tuple(outputs)
+        call.versions = tuple(t._version for t in inputs)
+        ctx.stream, ctx.call = stream, call
+        given = tuple(y.detach() for y in outputs)
+        ctx.mark_non_differentiable(*(g for g, y in zip(given, outputs, strict=True) if not y.requires_grad))
+        return given
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> Any:
+        call: Call = ctx.call
+        rule = ctx.stream.rule(call.family) or derivative
+        given = rule(call, signals[0] if len(signals) == 1 else signals)
+        gradients = (given,) if isinstance(given, Tensor) else tuple(given)
+        if [g is None or g.shape == x.shape for g, x in zip(gradients, call.inputs, strict=False)] != [True] * len(
+            call.inputs
+        ):
+            shapes = [tuple(g.shape) if isinstance(g, Tensor) else g for g in gradients]
+            raise RuleError(
+                f"The rule {rule_name(rule)!r} for {call} gave {shapes}, "
+                f"and the live inputs have the shapes {[tuple(x.shape) for x in call.inputs]}.\n"
+                "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
+            )
+        return (None, None, None, None, *gradients)
+
+
+def rule_name(rule: Rule) -> str:
+    return getattr(rule, "__name__", type(rule).__name__)
+
+
+def _swapped(value: Any, swap: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return swap.get(id(value), value)
+    if isinstance(value, dict):
+        return {key: _swapped(item, swap) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_swapped(item, swap) for item in value)
+    return value
+
+
+def _flatten(value: Any, tensors: list[Tensor]) -> Any:
+    """Collect the tensors of a result; what comes back is its form, with the class in each tensor's place."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tensor
+    if isinstance(value, tuple | list):
+        return (type(value), [_flatten(item, tensors) for item in value])
+    return ("constant", value)
+
+
+def _unflatten(form: Any, tensors: Any) -> Any:
+    if form is Tensor:
+        return next(tensors)
+    kind, parts = form
+    if kind == "constant":
+        return parts
+    items = [_unflatten(part, tensors) for part in parts]
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

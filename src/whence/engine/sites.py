@@ -1,0 +1,146 @@
+"""Where explained values are born in a forward pass: an input, the embedding that ids enter, a module's output.
+
+At a site the value that arises (or one that the method substitutes) becomes a leaf, and the model goes on with a
+live copy of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.engine.ops import Spelling, family_of
+
+if TYPE_CHECKING:
+    from whence.engine.propagate import Flow
+
+_IDS = "_whence_ids"  # on a tensor of ids: (name of the input, each entry's position in it)
+_COPIES = frozenset({"view", "cast", "index", "repeat"})
+
+
+class Sites:
+    """The leaves of one pass by key, and the values that a method wants at them."""
+
+    def __init__(self, values: Mapping[str, Tensor] | None = None, at: str | None = None) -> None:
+        self.values = dict(values or {})
+        self.leaves: dict[str, Tensor] = {}
+        self.path, _, call = (at or "").partition("@")
+        self.call = int(call) if call else None
+        self.calls = 0  # how often the module at `path` has run
+        self._ids: dict[str, torch.Size] = {}
+
+    def tensor(self, flow: Flow, key: str, value: Tensor) -> Tensor:
+        """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""
+        leaf, handed = flow.start(self.values.get(key, value))
+        self.leaves[key] = leaf
+        return handed
+
+    # ---- ids: explained through the embedding they enter ----
+
+    def ids(self, name: str, ids: Tensor) -> Tensor:
+        """A copy of the ids that is recognised when it, or a view, cast or copy of it, indexes an embedding."""
+        handed = ids.clone()
+        positions = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+        setattr(handed, _IDS, (name, positions))
+        self._ids[name] = ids.shape
+        return handed
+
+    def follow(
+        self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Carry the mark of ids through views, casts and copies, by doing the same to the positions."""
+        if not self._ids or not args:
+            return
+        mark = getattr(args[0], _IDS, None)
+        if mark is None or spelled.writes or family_of(spelled.name, args, kwargs, ()) not in _COPIES:
+            return
+        name, positions = mark
+        moved = func(positions, *args[1:], **kwargs)
+        pairs = [(result, moved)] if isinstance(result, Tensor) else zip(result, moved, strict=True)
+        for tensor, where in pairs:
+            if tensor is not args[0] and not tensor.is_floating_point():
+                setattr(tensor, _IDS, (name, where.long()))
+
+    def embedding(
+        self, flow: Flow, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
+        """The live embedding, if this call looks explained ids up in a table."""
+        if not self._ids or spelled.name not in ("embedding", "getitem"):
+            return None
+        mark = next((m for a in (*args, *kwargs.values()) if (m := getattr(a, _IDS, None))), None)
+        if mark is None or (spelled.name == "getitem" and getattr(args[0], _IDS, None) is not None):
+            return None
+        found = func(*args, **kwargs)
+        if not found.is_floating_point():
+            return None
+        name, positions = mark
+        count = sum(key.partition("#")[0] == name for key in self.leaves)
+        key = f"{name}#{count + 1}" if count else name
+        shape = self._ids[name]
+        # the leaf is laid out like the ids, whatever view of them the model looked up
+        inner = found.shape[positions.dim() :]
+        value = found.new_zeros(shape.numel(), *inner)
+        value[positions.flatten()] = found.detach().reshape(-1, *inner)
+        leaf_view = self.tensor(flow, key, value.view(*shape, *inner))
+        handed = leaf_view.reshape(-1, *inner)[positions.flatten()].view(found.shape)
+        flow.mark(handed)
+        return handed
+
+    # ---- module outputs ----
+
+    def module_output(self, flow: Flow, path: str, output: Any) -> Any:
+        """The module's output with its first tensor made live, if this is the call that is explained."""
+        if path != self.path or not path:
+            return output
+        self.calls += 1
+        if self.calls != (self.call or 1):
+            return output
+        return self._replace_first(flow, output)
+
+    def _replace_first(self, flow: Flow, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return self.tensor(flow, "at", output)
+        if isinstance(output, Mapping):
+            first = next(key for key, item in output.items() if isinstance(item, Tensor))
+            output[first] = self.tensor(flow, "at", output[first])  # type: ignore[index]
+            return output
+        first_at = next(i for i, item in enumerate(output) if isinstance(item, Tensor))
+        items = [self.tensor(flow, "at", item) if i == first_at else item for i, item in enumerate(output)]
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+
+
+@contextmanager
+def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
+    """Hooks that tell the flow which module is running, for the length of the block; other threads do not feel them."""
+    handles = []
+
+    def ours() -> bool:
+        return threading.get_ident() == flow.thread and not flow.suspended
+
+    def watch(path: str, module: nn.Module) -> None:
+        def enter(module: nn.Module, args: Any) -> None:
+            if ours():
+                flow.path.append(path)
+
+        def leave(module: nn.Module, args: Any, output: Any) -> Any:
+            if not ours():
+                return None
+            flow.path.pop()
+            return None if output is None else flow.sites.module_output(flow, path, output)
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+
+    try:
+        for path, module in root.named_modules() if root is not None else ():
+            if not isinstance(module, torch.jit.ScriptModule):
+                watch(path, module)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

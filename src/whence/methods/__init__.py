@@ -1,0 +1,15 @@
+"""The methods: one small file per family. A method maps a Subject to one tensor (rows, k, …) per explained value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from whence.registry import Registry
+
+Method = Callable[..., dict[str, Tensor]]
+methods: Registry[Method] = Registry("method")
+method = methods.register
+
+from whence.methods import gradient, guided, rand, smooth  # noqa: E402, F401  (each registers itself)

@@ -1,0 +1,47 @@
+"""Modified backpropagation: the deconvolutional network and guided backpropagation.
+
+They differ from the gradient at rectifiers only. At smooth activations (GELU, SiLU, ELU, …), which the papers do not
+treat, the local derivative takes the place of the rectifier's step, and DeconvNet, which ignores the forward value,
+passes the positive signal as it is.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from whence.engine.call import Call, Gradients, Rule, derivative
+from whence.methods import method
+from whence.subject import Subject
+
+_SMOOTH = "elu celu selu gelu silu mish hardswish softplus".split()
+
+
+def positive_signal(call: Call, m: Tensor) -> Tensor:
+    """DeconvNet's rule: m⁺, whatever the forward value was."""
+    return m.clamp(min=0)
+
+
+def positive_evidence(call: Call, m: Tensor) -> Gradients:
+    """Guided backprop's rule: m⁺ times the local derivative, which is 1[x>0] at a ReLU."""
+    return call.vjp(m.clamp(min=0))
+
+
+def positive_part(call: Call, m: Tensor) -> Tensor:
+    """Guided backprop's rule for a leaky rectifier: only its positive part counts, m⁺·1[x>0]."""
+    return m.clamp(min=0) * (call.x[0] > 0)
+
+
+def _table(relu: Rule, leaky: Rule, smooth: Rule) -> dict[str, Rule]:
+    return {"relu": relu, "relu6": relu, "leaky_relu": leaky, **dict.fromkeys(_SMOOTH, smooth), "max": derivative}
+
+
+@method("deconvnet", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
+def deconvnet(subject: Subject) -> dict[str, Tensor]:
+    """The gradient in which a ReLU passes every positive signal, m·1[m>0], and ignores its own forward value."""
+    return subject.run(_table(positive_signal, positive_signal, positive_signal)).pull()
+
+
+@method("guided_backprop", paper="Springenberg et al. 2015, arXiv:1412.6806")
+def guided_backprop(subject: Subject) -> dict[str, Tensor]:
+    """The gradient in which a ReLU passes positive signals of positive activations only, m·1[x>0]·1[m>0]."""
+    return subject.run(_table(positive_evidence, positive_part, positive_evidence)).pull()

@@ -1,0 +1,20 @@
+"""The control that every evaluation needs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.methods import method
+from whence.noise import gaussian
+from whence.subject import Subject
+
+
+@method("random", paper="", propagates=False)
+def random(subject: Subject) -> dict[str, Tensor]:
+    """Independent standard normal numbers, the same for the same seed: what an uninformed explanation looks like."""
+    pinned = subject.pinned()
+    assert subject.facts.score is not None
+    k = subject.facts.score.shape[1]
+    draws = [gaussian(pinned, sample) for sample in range(k)]
+    return {key: torch.stack([draw[key] for draw in draws], 1) for key in pinned.values}  # (rows, k, …)

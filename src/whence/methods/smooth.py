@@ -1,0 +1,82 @@
+"""SmoothGrad: a method averaged over noisy copies of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from whence.errors import MethodError
+from whence.methods import method, methods
+from whence.noise import gaussian
+from whence.progress import steps
+from whence.registry import Bounds
+from whence.subject import Subject
+
+
+@method("smoothgrad", paper="Smilkov et al. 2017, arXiv:1706.03825")
+def smoothgrad(
+    subject: Subject,
+    *,
+    of: str = "gradient",
+    samples: Annotated[int, Bounds(low=1)] = 25,
+    noise: Annotated[float, Bounds(low=0)] = 0.15,
+    kind: Literal["mean", "square", "variance"] = "mean",
+) -> dict[str, Tensor]:
+    """The mean of another method over noisy copies of the input, E[φ(x+ε)], ε ~ N(0, (noise·range)²).
+
+    The range is each row's own, over real units. `kind="square"` averages φ², `kind="variance"` gives the variance;
+    `of` names any other method. The explained class is the clean input's.
+    """
+    inner = methods[of]
+    if of == "smoothgrad":
+        raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
+    pinned = subject.pinned()
+    params = inner.check({})
+    scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
+    mean: dict[str, Tensor] = {}
+    spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
+    for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
+        noisy = _noisy(pinned, scale, range(first, first + copies))
+        for key, found in inner.function(noisy, **params).items():
+            each = found.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)
+            here = each.mean(0)
+            apart = here - mean.get(key, here)
+            mean[key] = mean.get(key, here) + apart * (copies / (first + copies))
+            within = (each - here).square().sum(0)
+            spread[key] = spread.get(key, 0) + within + apart.square() * (first * copies / (first + copies))
+    if kind == "mean":
+        return mean
+    variance = {key: value / samples for key, value in spread.items()}
+    return variance if kind == "variance" else {key: v + mean[key].square() for key, v in variance.items()}
+
+
+def _groups(subject: Subject, samples: int) -> Iterator[tuple[int, int]]:
+    """Samples in groups that fit in one forward pass: (first, how many)."""
+    most = max(1, (subject.batch_size or max(subject.rows, 8)) // subject.rows)
+    for first in range(0, samples, most):
+        yield first, min(most, samples - first)
+
+
+def _noisy(subject: Subject, scale: dict[str, Tensor], samples: range) -> Subject:
+    """Copies of all rows, one after the other, each with its own noise."""
+    draws = [gaussian(subject, sample) for sample in samples]
+    values = {
+        key: torch.cat([value + scale[key] * draw[key] for draw in draws]) for key, value in subject.values.items()
+    }
+    return subject.take(torch.arange(subject.rows).repeat(len(samples))).valued(values)
+
+
+def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
+    """Each row's largest minus smallest real value, (rows, 1, …)."""
+    real = subject.real(key, value.shape)
+    flat = value.flatten(1)
+    if real is not None:
+        keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).flatten(1)
+        low = flat.masked_fill(~keep, float("inf")).amin(1)
+        high = flat.masked_fill(~keep, float("-inf")).amax(1)
+    else:
+        low, high = flat.amin(1), flat.amax(1)
+    return (high - low).view(-1, *[1] * (value.dim() - 1))

@@ -1,0 +1,30 @@
+"""Noise that depends on the row's seed and the unit's place among the row's real units, and on nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.subject import Subject
+
+_STREAMS = 1_000_003  # samples of one seed never meet those of the next
+
+
+def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
+    """Standard normal noise for each explained value; padding gets 0. The global random state is not used."""
+    return {
+        key: torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
+        for key, value in subject.values.items()
+    }
+
+
+def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
+    generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample) % 2**63)
+    real = subject.real(key, value.shape)
+    if real is None:
+        draw = torch.randn(value.shape[1:], generator=generator)
+        return draw.to(value)
+    noise = value.new_zeros(value.shape[1:])
+    count = int(real[row].sum())
+    noise[real[row]] = torch.randn(count, *value.shape[2:], generator=generator).to(value)
+    return noise

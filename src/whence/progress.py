@@ -1,0 +1,19 @@
+"""A progress bar for long work: on stderr, only where somebody watches, only when it takes a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def steps(items: Sequence[T], progress: bool | None, title: str) -> Iterator[T]:
+    """The items, counted on a bar. `progress=None`: on a terminal and after two seconds; True: always; False: never."""
+    if progress is False or len(items) < 2:
+        yield from items
+        return
+    from tqdm import tqdm
+
+    disable = None if progress is None else False
+    yield from tqdm(items, desc=title, disable=disable, delay=0 if progress else 2, leave=False)

@@ -1,0 +1,135 @@
+"""One registry: a decorator fills it, everything else (command line, docs, contract tests) is derived from it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from whence.errors import MethodError, ParameterError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Allowed numbers, written in a signature as Annotated[float, Bounds(low=0)]."""
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False  # low itself is not allowed
+
+    def allows(self, value: float) -> bool:
+        above = self.low is None or value > self.low or (value == self.low and not self.open_low)
+        return above and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        low = "" if self.low is None else f"{'above' if self.open_low else 'at least'} {self.low:g}"
+        return " and ".join(part for part in (low, "" if self.high is None else f"at most {self.high:g}") if part)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One keyword of a registered function."""
+
+    name: str
+    default: Any
+    kind: Any  # int, float, bool, str, or a Literal
+    bounds: Bounds | None
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+
+    def check(self, value: Any, owner: str) -> Any:
+        """The value, or an error that says what is allowed."""
+        if self.choices:
+            fine, wanted = value in self.choices, "one of " + ", ".join(map(repr, self.choices))
+        elif self.kind is float:
+            fine, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        elif self.kind is int:
+            fine, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        elif self.kind in (bool, str):
+            fine, wanted = isinstance(value, self.kind), {bool: "True or False", str: "a string"}[self.kind]
+        else:
+            return value
+        if self.bounds is not None:
+            fine, wanted = fine and self.bounds.allows(value), f"{wanted}, {self.bounds}"
+        if not fine:
+            raise ParameterError(f"{owner}: {self.name}={value!r} is not allowed.\n  Give {wanted}.")
+        return value
+
+
+@dataclass(frozen=True)
+class Entry(Generic[F]):
+    """A registered function and what is known of it."""
+
+    name: str
+    function: F
+    description: str
+    paper: str
+    parameters: Mapping[str, Parameter]
+    facts: Mapping[str, Any]
+
+    def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters, complete with defaults; unknown and forbidden ones raise."""
+        for name in params:
+            if name not in self.parameters:
+                known = did_you_mean(name, self.parameters) if self.parameters else "It takes none."
+                raise ParameterError(f"{self.name} has no parameter {name!r}. {known}")
+        return {p.name: p.check(params.get(p.name, p.default), self.name) for p in self.parameters.values()}
+
+
+class Registry(Mapping[str, Entry[F]]):
+    """Names to entries."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._entries: dict[str, Entry[F]] = {}
+
+    def register(self, name: str, *, paper: str = "", **facts: Any) -> Callable[[F], F]:
+        """Decorate a function whose keyword-only parameters are its schema and whose docstring's first line describes it."""
+
+        def decorate(function: F) -> F:
+            if name in self._entries:
+                raise ValueError(f"There is a {self._noun} {name!r} already.")
+            doc = inspect.getdoc(function) or ""
+            first = " ".join(doc.split("\n\n")[0].split())
+            self._entries[name] = Entry(name, function, first, paper, _parameters(function), facts)
+            return function
+
+        return decorate
+
+    def __getitem__(self, name: str) -> Entry[F]:
+        if name not in self._entries:
+            raise MethodError(f"There is no {self._noun} {name!r}. {did_you_mean(str(name), self._entries)}")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self._entries), default=0)
+        return "\n".join(f"{name:<{width}}  {entry.description}" for name, entry in self._entries.items())
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = {}
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        kind = hints.get(p.name, Any)
+        bounds = None
+        if typing.get_origin(kind) is typing.Annotated:
+            kind, bounds = typing.get_args(kind)[:2]
+        found[p.name] = Parameter(p.name, p.default, kind, bounds)
+    return found

@@ -1,0 +1,78 @@
+"""One file form for results: safetensors for numbers, JSON in its header for the rest. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from torch import Tensor
+
+from whence.attribution import Attribution
+from whence.errors import FileError
+
+_FORM = "whence.attribution.1"
+_TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
+
+
+def save(attribution: Attribution, path: str | PathLike[str]) -> None:
+    """Write an attribution."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    content = {
+        name: _packed(getattr(attribution, name), name, tensors)
+        for name in attribution.__dataclass_fields__
+    }
+    save_file(tensors, fspath(path), metadata={"form": _FORM, "content": json.dumps(content)})
+
+
+def load(path: str | PathLike[str]) -> Attribution:
+    """Read an attribution, or say why this file is none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(fspath(path), "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except FileNotFoundError:
+        raise FileError(f"There is no file {fspath(path)!r}.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FileError(
+            f"{fspath(path)!r} is not a readable safetensors file: {error}.\n  It may be cut short or of another kind."
+        ) from None
+    if metadata.get("form") != _FORM:
+        raise FileError(
+            f"{fspath(path)!r} is no attribution saved by this version of Whence (form {metadata.get('form')!r})."
+        )
+    try:
+        content = json.loads(metadata["content"])
+        return Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{fspath(path)!r} is damaged: {error}.\n  Save it again.") from None
+
+
+def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {_TENSORS: name}
+    if isinstance(value, Mapping):
+        return {"dict": [[key, _packed(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, tuple | list):
+        return {type(value).__name__: [_packed(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]}
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == _TENSORS:
+        return tensors[content]
+    if kind == "dict":
+        return {key: _unpacked(item, tensors) for key, item in content}
+    items = [_unpacked(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items

@@ -1,0 +1,182 @@
+"""From a model's output and a target to one score per row and target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.errors import ModelError, TargetError
+
+Output = Literal["logit", "probability", "log_probability"]
+# None: each row's prediction; a tensor (rows, k, depth): k full indices into each row's output; a callable
+Target = Tensor | Callable[[Any], Tensor] | None
+
+_LOGITS = ("logits", "logits_per_image", "prediction_logits", "start_logits", "last_hidden_state")
+
+
+def find_logits(output: Any) -> Tensor:
+    """The tensor of scores in whatever a model returns: a tensor, tuple, dict or ModelOutput."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        named = [output[key] for key in _LOGITS if isinstance(output.get(key), Tensor)]
+        rest = [item for key, item in output.items() if "loss" not in str(key)]
+        candidates = named + rest
+    elif isinstance(output, Sequence) and not isinstance(output, str):
+        candidates = list(output)
+    else:
+        candidates = []
+    for item in candidates:
+        if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
+            return item
+    raise ModelError(
+        f"The model returned {type(output).__name__}, in which no tensor of scores was found.\n"
+        "  Return a floating tensor (rows, classes), or give target= a function from the output to one score per row."
+    )
+
+
+def read_target(target: Any, rows: int) -> Any:
+    """Check a target's form before the model runs: None, a callable, or a LongTensor (rows, k, depth or -1 for 'one')."""
+    if target is None or callable(target):
+        return target
+    if isinstance(target, str):
+        raise TargetError(
+            f"target={target!r} is a label name, and this model has no labels.\n"
+            "  Give the class's index, or wrap the model with its processor (whence.load, whence.wrap)."
+        )
+    if isinstance(target, tuple):
+        return _indices([list(target)], "a tuple target").expand(rows, -1).unsqueeze(1)  # (rows, 1, depth)
+    if isinstance(target, list) and target and all(isinstance(item, tuple) for item in target):
+        _check_rows(len(target), rows, "target")
+        if len({len(item) for item in target}) > 1:
+            raise TargetError(f"target={target!r} mixes tuples of different lengths.\n  Give one full index per row.")
+        return _indices([list(item) for item in target], "a list of tuples").unsqueeze(1)
+    index = _indices(target, "target")
+    if index.dim() == 0:
+        return index.expand(rows)[:, None, None]
+    _check_rows(len(index), rows, "target")
+    if index.dim() > 2:
+        raise TargetError(
+            f"target has the shape {tuple(index.shape)}.\n"
+            "  Give an int, one class per row (rows,), or several per row (rows, k)."
+        )
+    return index.reshape(rows, -1, 1)
+
+
+def several(target: Any) -> bool:
+    """Whether a target, as the user gave it, asks for several scores per row (a 2-D tensor or nested list)."""
+    if isinstance(target, list) and target and isinstance(target[0], list):
+        return True
+    return isinstance(target, Tensor | np.ndarray) and target.ndim == 2
+
+
+def _indices(value: Any, what: str) -> Tensor:
+    try:
+        index = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        index = torch.tensor(0.0)
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool or not index.numel():
+        raise TargetError(
+            f"{what} must hold whole numbers, and is {value!r}.\n"
+            "  Give an int, a list or 1-D tensor with one per row, a tuple (an index into one row's output), "
+            "a 2-D tensor (rows, k), or a function."
+        )
+    return index.long().detach().cpu()
+
+
+def _check_rows(length: int, rows: int, what: str) -> None:
+    if length != rows:
+        raise TargetError(
+            f"{what} has {length} entries, and there are {rows} rows.\n  Give one per row, or a single one for all."
+        )
+
+
+def resolve(target: Target, logits: Tensor, last: Tensor | None) -> Tensor:
+    """Full indices (rows, k, depth) into each row's output. `last` is each row's last real position, where known."""
+    rows, inner = len(logits), logits.shape[1:]
+    if target is None:
+        return _prediction(logits)
+    assert isinstance(target, Tensor)
+    index = target.to(logits.device)
+    if index.shape[-1] != len(inner) and not (len(inner) == 0 and bool((index == 0).all())):
+        raise TargetError(
+            f"The target has {_count(index.shape[-1], 'index', 'indices')} per row, and the output is "
+            f"{tuple(logits.shape)}: one row's score needs {_count(len(inner), 'index', 'indices')}.\n"
+            f"  Give a tuple of {len(inner)}, such as target={tuple(0 for _ in inner)}, "
+            "or a function from the output to one score per row."
+        )
+    if not inner:
+        return index.new_zeros(rows, 1, 0)
+    if len(inner) > 1:  # in a tuple, -1 is the last position, and the last real one where there is padding
+        index = index.clone()
+        for axis, size in enumerate(inner):
+            end = last[:, None] + 1 if axis == 0 and last is not None else size
+            index[..., axis] = torch.where(index[..., axis] < 0, index[..., axis] + end, index[..., axis])
+    for axis, size in enumerate(inner):
+        wrong = (index[..., axis] < 0) | (index[..., axis] >= size)
+        if bool(wrong.any()):
+            row, k = wrong.nonzero()[0].tolist()
+            raise TargetError(
+                f"target {int(target[row, k, axis])} of row {row} is out of range: "
+                f"the output {tuple(logits.shape)} has {size} entries there (0 to {size - 1})."
+            )
+    return index
+
+
+def _prediction(logits: Tensor) -> Tensor:
+    if logits.dim() == 1:
+        return torch.zeros(len(logits), 1, 0, dtype=torch.long, device=logits.device)
+    if logits.dim() == 2:
+        return logits.argmax(1)[:, None, None]
+    raise TargetError(
+        f"The output has the shape {tuple(logits.shape)}, so there is no one predicted class per row.\n"
+        f"  Give target= a tuple of {logits.dim() - 1} indices (position, class, …), one tuple per row, "
+        "or a function from the output to one score per row."
+    )
+
+
+def score(output: Any, target: Target, space: Output, last: Tensor | None, rows: int) -> tuple[Tensor, Tensor | None]:
+    """The explained scores (rows, k), and the indices (rows, k, depth) they were read at."""
+    if callable(target):
+        return _called(target, output, rows), None
+    logits = find_logits(output)
+    if len(logits) != rows:
+        raise ModelError(
+            f"The model's output has {len(logits)} rows for {rows} rows of input.\n"
+            "  Rows are the first dimension; give target= a function from the output to one score per row."
+        )
+    index = resolve(target, logits.detach(), last)
+    if space != "logit":
+        logits = _probabilities(logits, log=space == "log_probability")
+    strides = [int(np.prod(logits.shape[axis + 1 :])) for axis in range(1, logits.dim())]
+    flat = (index * torch.tensor(strides, dtype=torch.long, device=index.device)).sum(-1)  # (rows, k)
+    return logits.reshape(rows, -1).gather(1, flat), index
+
+
+def _probabilities(logits: Tensor, log: bool) -> Tensor:
+    axis = 1 if logits.dim() in (2, 4, 5) else -1  # classes come first in dense outputs, last in sequences
+    if logits.dim() == 1 or logits.shape[axis] == 1:  # one logit: a binary classifier
+        return torch.nn.functional.logsigmoid(logits) if log else logits.sigmoid()
+    return logits.log_softmax(axis) if log else logits.softmax(axis)
+
+
+def _called(target: Callable[[Any], Any], output: Any, rows: int) -> Tensor:
+    given = target(output)
+    if not isinstance(given, Tensor) or not given.is_floating_point():
+        raise TargetError(
+            f"The target function gave {type(given).__name__}.\n  It must give a floating tensor of one score per row."
+        )
+    if given.numel() != rows or given.dim() > 2:
+        raise TargetError(
+            f"The target function gave the shape {tuple(given.shape)} for {rows} rows.\n"
+            "  It must give one score per row: a tensor of shape (rows,)."
+        )
+    return given.reshape(rows, 1)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

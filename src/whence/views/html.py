@@ -1,0 +1,121 @@
+"""One self-contained HTML page: inline styles, escaped text, no script, no request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from torch import Tensor
+
+from whence.attribution import Attribution
+from whence.views.terminal import clean
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaed; --soft: #a2abb6; --paper: #14171a; --line: #333a42; --cell: #1d2125; } }
+body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 68rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
+p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
+.maps { display: flex; flex-wrap: wrap; gap: 1rem; margin: .6rem 0; } figure { margin: 0; }
+figcaption { font-size: .8rem; color: var(--soft); max-width: 10rem; overflow-wrap: anywhere; }
+svg { display: block; border: 1px solid var(--line); border-radius: 4px; background: #fff; }
+table { border-collapse: collapse; font-size: .9rem; display: block; overflow-x: auto; }
+td, th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
+code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; }
+"""
+
+
+def page(title: str, sections: Sequence[str], lead: str = "") -> str:
+    """A whole page."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{lead}{''.join(sections)}</body></html>"
+    )
+
+
+def text(value: Any) -> str:
+    """Escaped, without control characters."""
+    return escape(clean(str(value)))
+
+
+def section(a: Attribution, note: str = "", most: int = 12) -> str:
+    """One attribution: its maps or bars, and what it measured about itself."""
+    shown = [figure(values, caption) for values, caption in _rows(a, most)]
+    more = f'<p class="soft">{len(a) - most} more rows are not shown.</p>' if len(a) > most else ""
+    return (
+        f"<section><h2>{text(a.method)}</h2>{f'<p>{text(note)}</p>' if note else ''}"
+        f'<div class="maps">{"".join(shown)}</div>{more}<p class="soft">{text(facts(a))}</p></section>'
+    )
+
+
+def facts(a: Attribution) -> str:
+    """What a run says about itself, in a sentence."""
+    receipt = a.receipt
+    said = [f"{receipt.get('forward_passes', 0)} forward and {receipt.get('backward_passes', 0)} backward passes"]
+    if a.gap is not None:
+        said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
+    if receipt.get("unruled"):
+        said.append("plain derivative at " + ", ".join(sorted({item["op"] for item in receipt["unruled"]})))
+    if receipt.get("unseen"):
+        said.append("not seen: " + ", ".join(sorted({item["node"] for item in receipt["unseen"]})))
+    return "; ".join(said) + "."
+
+
+def figure(values: Tensor, caption: str) -> str:
+    """A map of numbers as coloured cells, with the numbers on hover."""
+    grid = values.detach().double().cpu()
+    while grid.dim() > 2:  # channels: summed, which keeps the total
+        grid = grid.sum(0)
+    if grid.dim() < 2:
+        grid = grid.reshape(1, -1)
+    return f"<figure>{heatmap(grid, caption)}<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def heatmap(grid: Tensor, label: str = "", width: int = 160) -> str:
+    """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid."""
+    rows, columns = grid.shape
+    largest = float(grid.abs().max()) or 1.0
+    side = width / max(rows, columns, 1) if rows > 1 else max(14.0, width / columns)
+    cells = [
+        f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest)}">'
+        f"<title>({y}, {x}): {value:.4g}</title></rect>"
+        for y, line in enumerate(grid.tolist())
+        for x, value in enumerate(line)
+    ]
+    return (
+        f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" width="{side * columns:.0f}" '
+        f'height="{side * rows:.0f}" shape-rendering="crispEdges">{"".join(cells)}</svg>'
+    )
+
+
+def colour(share: float) -> str:
+    """A share in [-1, 1] on a blue–white–red scale that colour-blind readers can tell apart."""
+    end = (178, 24, 43) if share > 0 else (33, 102, 172)
+    weight = min(1.0, abs(share)) ** 0.8
+    return "#" + "".join(f"{round(255 + (c - 255) * weight):02x}" for c in end)
+
+
+def _rows(a: Attribution, most: int) -> list[tuple[Tensor, str]]:
+    named: Mapping[str, Tensor]
+    if isinstance(a.values, Tensor):
+        named = {"": a.values}
+    else:
+        named = a.values if isinstance(a.values, Mapping) else {str(i): v for i, v in enumerate(a.values)}
+    found = []
+    for row in range(min(len(a), most)):
+        for name, values in named.items():
+            for k, part in enumerate(values[row] if a.several else [values[row]]):
+                found.append((part, _caption(a, row, k, name)))
+    return found
+
+
+def _caption(a: Attribution, row: int, k: int, name: str) -> str:
+    target = a.target if isinstance(a.target, str) else a.target[row]
+    if isinstance(target, Tensor):
+        target = target.tolist()[k] if a.several else target.tolist()
+    score = float(a.output_value[row, k] if a.several else a.output_value[row])
+    return f"{name + ', ' if name else ''}row {row}, target {target}, score {score:.3g}"

@@ -1,0 +1,86 @@
+"""Plain text: a table for anything, bars for units."""
+
+from __future__ import annotations
+
+import shutil
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from whence.attribution import Attribution
+
+if TYPE_CHECKING:
+    from whence.comparison import Comparison
+
+_BAR, _ROWS, _UNITS = 12, 4, 10
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns as wide as their widest cell."""
+    cells = [[clean(str(cell)) for cell in row] for row in [heads, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def clean(text: str) -> str:
+    """Text without control characters, so that it cannot steer the terminal."""
+    return "".join(c if unicodedata.category(c)[0] != "C" else f"\\x{ord(c):02x}" for c in text)
+
+
+def describe(a: Attribution) -> str:
+    """What was explained, and each row's strongest units."""
+    lines = [repr(a)]
+    if isinstance(a.values, Tensor) and not a.several:
+        for row, best in enumerate(a.top(_UNITS)[:_ROWS]):
+            target = a.target if isinstance(a.target, str) else _plain(a.target[row])
+            lines.append(f"row {row}: target {target}, score {float(a.output_value[row]):.4g}")
+            lines += _bars(best)
+        if len(a) > _ROWS:
+            lines.append(f"… and {len(a) - _ROWS} more rows")
+    for line in _warnings(a.receipt):
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def compared(c: Comparison) -> str:
+    """One line per method, and how far the methods agree."""
+    agreement = c.agreement()
+    names = list(c)
+    heads = ["method", "score of row 0", "gap", "passes", *[f"vs {name}" for name in names]]
+    rows = []
+    for i, (name, a) in enumerate(c.items()):
+        gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"
+        passes = f"{a.receipt['forward_passes']}+{a.receipt['backward_passes']}"
+        score = float(a.output_value.flatten()[0])
+        rows.append([name, f"{score:.4g}", gap, passes, *[f"{float(x):.2f}" for x in agreement[i]]])
+    return table(heads, rows) + "\n(vs: rank correlation of the two methods' values, mean over rows)"
+
+
+def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
+    largest = max((abs(value) for _, value in best), default=0) or 1
+    labels = [clean(str(unit)) for unit, _ in best]
+    width = min(max(map(len, labels), default=0), max(10, shutil.get_terminal_size().columns - 40))
+    lines = []
+    for label, (_, value) in zip(labels, best, strict=True):
+        bar = "█" * round(_BAR * abs(value) / largest)
+        left, right = (bar.rjust(_BAR), " " * _BAR) if value < 0 else (" " * _BAR, bar.ljust(_BAR))
+        lines.append(f"  {label[:width]:<{width}} {left}│{right} {value:+.4g}")
+    return lines
+
+
+def _plain(target: Any) -> Any:
+    return target.tolist() if isinstance(target, Tensor) else target
+
+
+def _warnings(receipt: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if receipt.get("unruled"):
+        ops = sorted({item["op"] for item in receipt["unruled"]})
+        lines.append(f"no rule, plain derivative: {', '.join(ops)}")
+    if receipt.get("unseen"):
+        nodes = sorted({item["node"] for item in receipt["unseen"]})
+        lines.append(f"not seen by the engine: {', '.join(nodes)}")
+    return lines
