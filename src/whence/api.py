@@ -57,8 +57,7 @@ def explain(
     )  # fmt: skip
     with scope(subject.root):
         parts = [_answer(part, baseline, params) for part in subject.split(batch_size)]
-    found = join(subject, parts, several(target), params)
-    return found.channels(channels) if channels is not None else found
+    return join(subject, parts, several(target), params, channels)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:

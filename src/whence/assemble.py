@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
-from whence.errors import InputError, WhenceWarning
+from whence.errors import InputError, warn
 from whence.subject import Subject
 
 
@@ -25,7 +24,9 @@ class Part:
     baseline_value: Tensor | None
 
 
-def join(subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str, Any]) -> Attribution:
+def join(
+    subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str, Any], channels: str | None
+) -> Attribution:
     """One attribution of all rows; `k_shown` keeps the axis of targets."""
 
     def whole(tensors: list[Tensor]) -> Tensor:
@@ -35,10 +36,10 @@ def join(subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
     real = {name: subject.real(name, _shape(subject, name, value)) for name, value in raw.items()}
-    values = {name: _per_unit(subject, name, value, real[name], k_shown) for name, value in raw.items()}
+    values = {name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()}
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
-    return Attribution(
+    found = Attribution(
         values=_like_input(subject, values),
         raw=_like_input(subject, raw),
         target=_shown_target(subject, parts, k_shown),
@@ -49,6 +50,7 @@ def join(subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str
         receipt=_receipt(subject),
         real=_like_input(subject, real) if shown else None,
     )
+    return found if channels is None else found.channels(channels)
 
 
 def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
@@ -71,7 +73,7 @@ def _shape(subject: Subject, name: str, raw: Any) -> Sequence[int]:
     return value.shape if isinstance(value, Tensor) else raw.shape
 
 
-def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool) -> Tensor:
+def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool, summed: bool) -> Tensor:
     """ids: one score per token, the hidden dimensions summed, padding exactly 0; everything else as it is."""
     if subject.roles.get(name) != "ids":
         return raw
@@ -79,9 +81,30 @@ def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_show
     lead = ids.dim() + k_shown  # (rows, [k,] n)
     total = sum(part.flatten(lead).sum(-1) if part.dim() > lead else part for part in _as_tuple(raw))
     assert isinstance(total, Tensor)
+    if summed:
+        total = _without_rounding(subject, total, _as_tuple(raw), lead)
     if real is None:
         return total
     return total * (real[:, None] if k_shown else real).to(total)
+
+
+def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...], lead: int) -> Tensor:
+    """Rows whose sums over the hidden dimension are nothing but rounding become 0, and that is said.
+
+    It happens to every gradient under a LayerNorm that follows the embedding: shifting a whole embedding by a
+    constant changes nothing there, so the gradient's sum over it is 0.
+    """
+    size = sum(part.abs().flatten(lead).sum(-1) if part.dim() > lead else part.abs() for part in parts)
+    assert isinstance(size, Tensor)
+    limit = min(64 * torch.finfo(total.dtype).eps, 1e-3)
+    nothing = total.abs().flatten(1).amax(1) <= limit * size.flatten(1).amax(1)
+    if bool((nothing & (size.flatten(1).amax(1) > 0)).any()):
+        warn(
+            f"{subject.method}: the hidden dimension of each token's values sums to 0 (a normalisation follows the "
+            'embedding), so `values` is 0. The full tensor is `raw`; channels="sum_abs" or "max_abs" gives one '
+            "magnitude per token, input_x_gradient a signed score.",
+        )
+    return total.masked_fill(nothing.view(-1, *[1] * (total.dim() - 1)), 0)
 
 
 def _as_tuple(value: Any) -> tuple[Tensor, ...]:
@@ -108,11 +131,9 @@ def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
     if notes.unseen and any(rule not in ("autograd", "derivative") for _, _, rule in notes.ops):
         seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
-        warnings.warn(
+        warn(
             f"{subject.method}: the model ran ops that the engine could not see, so no rule reached them: {seen}. "
             "They kept the plain derivative. Scripted code, vmap, custom autograd functions and the model's own "
             "threads do this; replace them by plain ops to have them explained.",
-            WhenceWarning,
-            stacklevel=4,
         )
     return notes.summary()

@@ -100,24 +100,25 @@ class Attribution:
     # ---- reading ----
 
     def channels(self, how: str = "max_abs") -> Attribution:
-        """Image maps with the channel axis aggregated: "max_abs", "sum_abs" or "sum" (which keeps completeness)."""
+        """One number per pixel from an image's channels, or per token from its embedding: how they are put together.
+
+        "max_abs" is the largest magnitude, "sum_abs" the sum of magnitudes, "sum" keeps completeness.
+        """
         if how not in _AGGREGATES:
             raise ParameterError(f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}.")
-        axis = 2 if self.several else 1
+        several = self.several
 
-        def aggregate(value: Any) -> Any:
+        def aggregate(value: Any, raw: Any) -> Any:
             if isinstance(value, Mapping):
-                return {key: aggregate(item) for key, item in value.items()}
+                return {key: aggregate(item, raw[key]) for key, item in value.items()}
             if isinstance(value, tuple):
-                return tuple(aggregate(item) for item in value)
-            if value.dim() < axis + 2:
-                raise InputError(
-                    f"channels={how!r} needs maps with a channel axis, and the values are {tuple(value.shape)}.\n"
-                    "  Leave channels out for inputs that are not images."
-                )
-            return {"max_abs": value.abs().amax, "sum_abs": value.abs().sum, "sum": value.sum}[how](axis)
+                return tuple(aggregate(v, r) for v, r in zip(value, raw, strict=True))
+            if isinstance(raw, Tensor) and raw.shape == value.shape:
+                return _aggregated(_channels_last(raw, several, how), how)
+            parts = raw if isinstance(raw, tuple) else (raw,)  # ids: the hidden dimensions are their channels
+            return _aggregated(torch.cat([part.flatten(value.dim()) for part in parts], -1), how)
 
-        return replace(self, values=aggregate(self.values))
+        return replace(self, values=aggregate(self.values, self.raw))
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""
@@ -186,6 +187,20 @@ class Attribution:
         from whence.store import load
 
         return load(path)
+
+
+def _channels_last(raw: Tensor, several: bool, how: str) -> Tensor:
+    axis = 2 if several else 1
+    if raw.dim() < axis + 2:
+        raise InputError(
+            f"channels={how!r} needs maps with a channel axis, and the values are {tuple(raw.shape)}.\n"
+            "  Leave channels out for inputs that are neither images nor ids."
+        )
+    return raw.movedim(axis, -1)
+
+
+def _aggregated(raw: Tensor, how: str) -> Tensor:
+    return {"max_abs": raw.abs().amax, "sum_abs": raw.abs().sum, "sum": raw.sum}[how](-1)
 
 
 def _shapes(values: Any) -> Any:

@@ -34,6 +34,8 @@ def run(out: Path) -> str:
     """Write the page; give what to tell the user."""
     from whence.views.html import facts, figure, heatmap, page, text
 
+    if not out.parent.is_dir():
+        raise WhenceError(f"There is no folder {str(out.parent)!r} to write the page to.\n  Make it first.")
     images, labels, held_images, held_labels = _data()
     model = _train(images, labels)
     with torch.no_grad():
@@ -41,7 +43,7 @@ def run(out: Path) -> str:
     rows = torch.stack([(held_labels == digit).nonzero()[0, 0] for digit in range(_ROWS)])
     x = held_images[rows]
     original = "".join(
-        f"<figure>{heatmap(image[0], f'digit {int(label)}')}<figcaption>the input, labelled {int(label)}</figcaption></figure>"
+        f"<figure>{heatmap(image[0], f'digit {int(label)}', ink=True)}<figcaption>the input, labelled {int(label)}</figcaption></figure>"
         for image, label in zip(x, held_labels[rows], strict=True)
     )
     sections = [f'<section><h2>The inputs</h2><div class="maps">{original}</div></section>']
@@ -72,6 +74,8 @@ def _data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16  # (n, 1, 8, 8)
     labels = torch.tensor(digits.target)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    images, labels = images[order], labels[order]
     return images[:1400], labels[:1400], images[1400:], labels[1400:]
 
 

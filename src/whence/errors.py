@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -56,6 +58,14 @@ class FileError(WhenceError):
 
 class WhenceWarning(UserWarning):
     """Something that the user should know about an answer."""
+
+
+def warn(message: str) -> None:
+    """A WhenceWarning that points at the first line outside this package: the user's own call."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whence":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, WhenceWarning, stacklevel=level - 1)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -75,13 +75,13 @@ def figure(values: Tensor, caption: str) -> str:
     return f"<figure>{heatmap(grid, caption)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
-def heatmap(grid: Tensor, label: str = "", width: int = 160) -> str:
-    """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid."""
+def heatmap(grid: Tensor, label: str = "", width: int = 160, ink: bool = False) -> str:
+    """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid; `ink` draws in grey."""
     rows, columns = grid.shape
     largest = float(grid.abs().max()) or 1.0
     side = width / max(rows, columns, 1) if rows > 1 else max(14.0, width / columns)
     cells = [
-        f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest)}">'
+        f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest, ink)}">'
         f"<title>({y}, {x}): {value:.4g}</title></rect>"
         for y, line in enumerate(grid.tolist())
         for x, value in enumerate(line)
@@ -92,9 +92,9 @@ def heatmap(grid: Tensor, label: str = "", width: int = 160) -> str:
     )
 
 
-def colour(share: float) -> str:
+def colour(share: float, ink: bool = False) -> str:
     """A share in [-1, 1] on a blue–white–red scale that colour-blind readers can tell apart."""
-    end = (178, 24, 43) if share > 0 else (33, 102, 172)
+    end = (40, 44, 52) if ink else (178, 24, 43) if share > 0 else (33, 102, 172)
     weight = min(1.0, abs(share)) ** 0.8
     return "#" + "".join(f"{round(255 + (c - 255) * weight):02x}" for c in end)
 
