@@ -129,7 +129,7 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
-    if notes.unseen and any(rule not in ("autograd", "derivative") for _, _, rule in notes.ops):
+    if notes.unseen and notes.modified:
         seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
         warn(
             f"{subject.method}: the model ran ops that the engine could not see, so no rule reached them: {seen}. "

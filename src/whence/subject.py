@@ -14,7 +14,7 @@ from whence import targets
 from whence.engine.call import Rule
 from whence.engine.propagate import Flow, Step
 from whence.engine.sites import Sites, watched
-from whence.errors import IndependentError, InputError, ModelError, NoAttention
+from whence.errors import IndependentError, InputError, ModelError, NoAttention, NoRule
 from whence.targets import Output, Target
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
@@ -39,6 +39,7 @@ class Notes:
     unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
+    modified: bool = False  # whether some rule was other than the derivative
 
     def summary(self) -> dict[str, Any]:
         """The receipt: plain data, largest counts first."""
@@ -81,7 +82,7 @@ class Subject:
 
     # ---- running ----
 
-    def run(self, rules: Mapping[str, Rule] | None = None, *, gradient: bool = True) -> Pass:
+    def run(self, rules: Mapping[str, Rule] | None = None, *, gradient: bool = True, copies: bool = False) -> Pass:
         """One forward pass under the engine, ready to be pulled back by `rules` (the user's own merged over them)."""
         flow = Flow(
             {**(rules or {}), **self.rules},
@@ -90,6 +91,7 @@ class Subject:
             refuse=self.refuse,
             method=self.method,
             trace=self.notes.steps is not None,
+            copies=copies,
         )
         with torch.set_grad_enabled(gradient), watched(self.root, flow), flow:
             output = self._call(flow)
@@ -101,7 +103,7 @@ class Subject:
         if self.facts.score is None:
             self.facts.score, self.facts.index = score.detach(), index
             self.facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
-        return Pass(self, flow, score, leaves)
+        return Pass(self, flow, score, leaves, rules)
 
     def _call(self, flow: Flow) -> Any:
         handed = {name: self._hand(flow, name, value) for name, value in self.inputs.items()}
@@ -144,6 +146,12 @@ class Subject:
             )
         if not sites.leaves:
             raise _independent(self)
+        if self.refuse and flow.unseen and flow.modifies():
+            node, path = next(iter(flow.unseen))
+            raise NoRule(
+                f"{self.method} has no rule for {node!r}, which ran where the engine cannot see (before {path or 'the output'})."
+                '\n  Replace it by plain ops, or drop unruled="error" to take the derivative.'
+            )
         if self.needs_attention and not flow.attention:
             raise NoAttention(
                 f"{self.method} reads attention, and this model has none: no softmax multiplies anything.\n"
@@ -156,6 +164,7 @@ class Subject:
         notes.ops.update(flow.ops)
         notes.unruled.update(flow.unruled)
         notes.unseen.update(flow.unseen)
+        notes.modified |= flow.modifies()
         if notes.steps is not None and flow.steps is not None:
             notes.steps.extend(flow.steps)
 
@@ -224,6 +233,7 @@ class Pass:
     flow: Flow
     score: Tensor  # (rows, k)
     leaves: Mapping[str, Tensor]
+    rules: Mapping[str, Rule] | None
 
     @property
     def x(self) -> dict[str, Tensor]:
@@ -234,17 +244,26 @@ class Pass:
         """Propagate each target's score back to the explained values: (rows, k, …) each."""
         if not self.score.requires_grad:
             raise _independent(self.subject)
-        leaves = list(self.leaves.values())
-        columns = []
-        for k in range(self.score.shape[1]):
-            start = torch.zeros_like(self.score)
-            start[:, k] = 1
-            again = k + 1 < self.score.shape[1]
-            columns.append(self.flow.pull(self.score, start, leaves, again=again))
-            self.subject.notes.backwards += 1
+        if any("CheckpointFunction" in node for node, _ in self.flow.unseen):
+            raise ModelError(
+                "The model uses torch.utils.checkpoint with use_reentrant=True, through which no gradient of an input "
+                "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."
+            )
+        try:
+            columns = [self._column(k) for k in range(self.score.shape[1])]
+        except RuntimeError as error:
+            if self.flow.copies or "modified by an inplace operation" not in str(error):
+                raise
+            return self.subject.run(self.rules, copies=True).pull()  # written for inference, with in-place ops
         if all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return {key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())}
+
+    def _column(self, k: int) -> list[Tensor | None]:
+        start = torch.zeros_like(self.score)
+        start[:, k] = 1
+        self.subject.notes.backwards += 1
+        return self.flow.pull(self.score, start, list(self.leaves.values()), again=k + 1 < self.score.shape[1])
 
 
 def _columns(leaf: Tensor, found: list[Tensor | None]) -> Tensor:

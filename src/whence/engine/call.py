@@ -56,16 +56,19 @@ class Call:
         return f"{self.family!r} (met in {self.path or 'the model itself'})"
 
 
+def find_rule(rules: Mapping[str, Rule], family: str) -> Rule | None:
+    """By family, then by group, then what "*" says of everything else."""
+    return rules.get(family) or rules.get(GROUP.get(family, "")) or rules.get("*")
+
+
 @dataclass(slots=True)
 class Stream:
-    """What the nodes of one forward pass propagate now; shared by all of them, changed between propagations."""
+    """What the nodes of one forward pass propagate now; shared by all of them.
+
+    It is empty but while the engine propagates: a model that differentiates inside itself gets true derivatives.
+    """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
-
-    def rule(self, family: str) -> Rule | None:
-        """By family, then by group, then what "*" says of everything else."""
-        rules = self.rules
-        return rules.get(family) or rules.get(GROUP.get(family, "")) or rules.get("*")
 
 
 def derivative(call: Call, m: Any) -> Gradients:
@@ -102,7 +105,12 @@ class _Ruled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *signals: Tensor) -> Any:
         call: Call = ctx.call
-        rule = ctx.stream.rule(call.family) or derivative
+        if torch.is_grad_enabled():  # create_graph=True: a rule has no derivative, and a constant would be wrong
+            raise RuleError(
+                f"The model differentiates {call} twice, and a rule is differentiated once at most.\n"
+                "  Use a method without a rule for this op, such as gradient."
+            )
+        rule = find_rule(ctx.stream.rules, call.family) or derivative
         given = rule(call, signals[0] if len(signals) == 1 else signals)
         gradients = (given,) if isinstance(given, Tensor) else tuple(given)
         if [g is None or g.shape == x.shape for g, x in zip(gradients, call.inputs, strict=False)] != [True] * len(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine.call import Call, Rule, Stream, derivative, rule_name, run_with_rule
+from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.sites import Sites
 from whence.errors import NoRule
@@ -44,6 +44,7 @@ class Flow(TorchFunctionMode):
 
     `rules` maps families or groups to rules. `strict` says that ops outside the table and the linear groups are
     without a rule: they get the derivative and are counted in `unruled`, or raise with `refuse`.
+    `copies` saves copies of whatever backward needs, for models that overwrite it in place.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Flow(TorchFunctionMode):
         refuse: bool = False,
         method: str = "this method",
         trace: bool = False,
+        copies: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -67,8 +69,9 @@ class Flow(TorchFunctionMode):
         self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
         self.steps: list[Step] | None = [] if trace else None
+        self.copies = copies
         self.attention = 0
-        self._stream = Stream(self.rules)
+        self._stream = Stream()
         self._token = object()  # not self: a tensor must not keep the pass alive
         self._nodes: set[Any] = set()  # graph nodes whose op was seen
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # parameters and inference tensors
@@ -105,7 +108,14 @@ class Flow(TorchFunctionMode):
     ) -> list[Tensor | None]:  # fmt: skip
         """Propagate `start` from the outputs to the leaves under a table of rules (by default the pass's own)."""
         self._stream.rules = self.rules if rules is None else rules
-        return list(torch.autograd.grad([outputs], leaves, [start], retain_graph=again, allow_unused=True))
+        try:
+            return list(torch.autograd.grad([outputs], leaves, [start], retain_graph=again, allow_unused=True))
+        finally:
+            self._stream.rules = {}
+
+    def modifies(self) -> bool:
+        """Whether some rule is other than the derivative."""
+        return any(rule is not derivative for rule in self.rules.values())
 
     # ---- liveness ----
 
@@ -149,9 +159,15 @@ class Flow(TorchFunctionMode):
         spelled = spelling(func)
         if spelled.metadata or self.suspended:
             return func(*args, **(kwargs or {}))
+        if self.copies or _checkpointing():
+            with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.copies else _same, _same):
+                return self._handle(spelled, func, args, kwargs or {})
+        return self._handle(spelled, func, args, kwargs or {})
+
+    def _handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
-        named = {key: self._inspect(a, live) for key, a in kwargs.items()} if kwargs else {}
+        named = {key: self._inspect(a, live) for key, a in kwargs.items()}
         if live:
             result = self._live(spelled, func, used, named, live)
         else:
@@ -195,7 +211,7 @@ class Flow(TorchFunctionMode):
         self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor]
     ) -> Any:
         family = family_of(spelled.name, args, kwargs, live)
-        rule = self._stream.rule(family)
+        rule = find_rule(self.rules, family)
         writes = spelled.writes_to_first(args, kwargs)
         if rule is None and self.strict and GROUP.get(family) not in LINEAR_GROUPS:
             self._note_unruled(family)
@@ -270,6 +286,15 @@ class Flow(TorchFunctionMode):
 def _tag_weights(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         setattr(tensor, _WEIGHTS, True)
+
+
+def _checkpointing() -> bool:
+    """Whether someone packs saved tensors: a checkpoint would later run the model again, outside this mode."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:
