@@ -53,9 +53,7 @@ class Mlp(nn.Module):
 
 @case("mlp_module")
 def _() -> Any:
-    layers = nn.Sequential(
-        nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)
-    )
+    layers = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES))
     return layers.double(), torch.randn(ROWS, 6).double()
 
 
@@ -207,7 +205,12 @@ def _add_hf() -> None:
         return _hf(config, hf.ViTForImageClassification, attention), images
 
     # Llama's norms and rotary embeddings, and GPT-2's eager softmax, are computed in float32 whatever the dtype
-    for name, build, rtol in (("bert", bert, 1e-10), ("gpt2", gpt2, 1e-10), ("llama", llama, 2e-6), ("vit", vit, 1e-10)):
+    for name, build, rtol in (
+        ("bert", bert, 1e-10),
+        ("gpt2", gpt2, 1e-10),
+        ("llama", llama, 2e-6),
+        ("vit", vit, 1e-10),
+    ):
         for attention in ("sdpa", "eager"):
             case(f"{name}_{attention}", rtol)(lambda build=build, attention=attention: build(attention))
 

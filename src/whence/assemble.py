@@ -36,7 +36,9 @@ def join(
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
     real = {name: subject.real(name, _shape(subject, name, value)) for name, value in raw.items()}
-    values = {name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()}
+    values = {
+        name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
+    }
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     found = Attribution(

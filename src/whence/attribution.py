@@ -105,7 +105,9 @@ class Attribution:
         "max_abs" is the largest magnitude, "sum_abs" the sum of magnitudes, "sum" keeps completeness.
         """
         if how not in _AGGREGATES:
-            raise ParameterError(f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}.")
+            raise ParameterError(
+                f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}."
+            )
         several = self.several
 
         def aggregate(value: Any, raw: Any) -> Any:
@@ -200,7 +202,9 @@ def _channels_last(raw: Tensor, several: bool, how: str) -> Tensor:
 
 
 def _aggregated(raw: Tensor, how: str) -> Tensor:
-    return {"max_abs": raw.abs().amax, "sum_abs": raw.abs().sum, "sum": raw.sum}[how](-1)
+    if how == "sum":
+        return raw.sum(-1)
+    return raw.abs().amax(-1) if how == "max_abs" else raw.abs().sum(-1)
 
 
 def _shapes(values: Any) -> Any:

@@ -67,7 +67,7 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
         return torch.full_like(x, value)
     if not isinstance(value, Tensor):
         raise BaselineError(
-            f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, or a dict by input name."
+            f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, or a dict by name."
         )
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise BaselineError(f"The baseline for {name!r} holds numbers that are not finite.\n  Clean it first.")

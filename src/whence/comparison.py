@@ -63,7 +63,7 @@ def _ranks(a: Attribution) -> Tensor:
     flat = torch.cat([part.flatten(1) for part in parts], 1).double()
     below = (flat[:, None, :] < flat[:, :, None]).sum(2)
     equal = (flat[:, None, :] == flat[:, :, None]).sum(2)
-    ranks = below + (equal - 1) / 2
+    ranks = below + (equal - 1).double() / 2
     ranks = ranks - ranks.mean(1, keepdim=True)
     return ranks / ranks.norm(dim=1, keepdim=True).clamp(min=1e-12)
 

@@ -32,7 +32,7 @@ class Digits(nn.Module):
 
 def run(out: Path) -> str:
     """Write the page; give what to tell the user."""
-    from whence.views.html import facts, figure, heatmap, page, text
+    from whence.views.html import facts, figure, page, text
 
     if not out.parent.is_dir():
         raise WhenceError(f"There is no folder {str(out.parent)!r} to write the page to.\n  Make it first.")
@@ -42,11 +42,11 @@ def run(out: Path) -> str:
         accuracy = float((model(held_images).argmax(1) == held_labels).double().mean())
     rows = torch.stack([(held_labels == digit).nonzero()[0, 0] for digit in range(_ROWS)])
     x = held_images[rows]
-    original = "".join(
-        f"<figure>{heatmap(image[0], f'digit {int(label)}', ink=True)}<figcaption>the input, labelled {int(label)}</figcaption></figure>"
-        for image, label in zip(x, held_labels[rows], strict=True)
+    inputs = "".join(
+        figure(image, f"the input, labelled {label}", ink=True)
+        for image, label in zip(x, held_labels[rows].tolist(), strict=True)
     )
-    sections = [f'<section><h2>The inputs</h2><div class="maps">{original}</div></section>']
+    sections = [f'<section><h2>The inputs</h2><div class="maps">{inputs}</div></section>']
     for name, entry in methods.items():
         a = explain(model, x, method=name)
         maps = "".join(
@@ -87,6 +87,6 @@ def _train(images: Tensor, labels: Tensor, epochs: int = 12) -> nn.Module:
         for _ in range(epochs):
             for batch in torch.randperm(len(images)).split(64):
                 optimiser.zero_grad()
-                F.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(model(images[batch]), labels[batch]).backward()
                 optimiser.step()
     return model.eval()

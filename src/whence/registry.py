@@ -90,7 +90,7 @@ class Registry(Mapping[str, Entry[F]]):
         self._entries: dict[str, Entry[F]] = {}
 
     def register(self, name: str, *, paper: str = "", **facts: Any) -> Callable[[F], F]:
-        """Decorate a function whose keyword-only parameters are its schema and whose docstring's first line describes it."""
+        """Decorate a function: its keyword-only parameters are the schema, its docstring opens with the description."""
 
         def decorate(function: F) -> F:
             if name in self._entries:

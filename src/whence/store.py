@@ -21,10 +21,7 @@ def save(attribution: Attribution, path: str | PathLike[str]) -> None:
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
-    content = {
-        name: _packed(getattr(attribution, name), name, tensors)
-        for name in attribution.__dataclass_fields__
-    }
+    content = {name: _packed(getattr(attribution, name), name, tensors) for name in attribution.__dataclass_fields__}
     save_file(tensors, fspath(path), metadata={"form": _FORM, "content": json.dumps(content)})
 
 
@@ -49,7 +46,7 @@ def load(path: str | PathLike[str]) -> Attribution:
     try:
         content = json.loads(metadata["content"])
         return Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FileError(f"{fspath(path)!r} is damaged: {error}.\n  Save it again.") from None
 
 
@@ -63,7 +60,7 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {type(value).__name__: [_packed(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]}
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    return str(value)
+    raise FileError(f"{name} holds {type(value).__name__}, which cannot be saved.\n  Drop it before saving.")
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:

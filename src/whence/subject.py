@@ -149,8 +149,9 @@ class Subject:
         if self.refuse and flow.unseen and flow.modifies():
             node, path = next(iter(flow.unseen))
             raise NoRule(
-                f"{self.method} has no rule for {node!r}, which ran where the engine cannot see (before {path or 'the output'})."
-                '\n  Replace it by plain ops, or drop unruled="error" to take the derivative.'
+                f"{self.method} has no rule for {node!r}, which ran where the engine cannot see "
+                f"(before {path or 'the output'}).\n"
+                '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
             )
         if self.needs_attention and not flow.attention:
             raise NoAttention(
@@ -257,7 +258,9 @@ class Pass:
             return self.subject.run(self.rules, copies=True).pull()  # written for inference, with in-place ops
         if all(m is None for column in columns for m in column):
             raise _independent(self.subject)
-        return {key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())}
+        return {
+            key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
+        }
 
     def _column(self, k: int) -> list[Tensor | None]:
         start = torch.zeros_like(self.score)

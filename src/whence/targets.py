@@ -40,7 +40,7 @@ def find_logits(output: Any) -> Tensor:
 
 
 def read_target(target: Any, rows: int) -> Any:
-    """Check a target's form before the model runs: None, a callable, or a LongTensor (rows, k, depth or -1 for 'one')."""
+    """Check a target's form before the model runs; indices become a LongTensor (rows, k, depth)."""
     if target is None or callable(target):
         return target
     if isinstance(target, str):

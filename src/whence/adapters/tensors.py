@@ -49,8 +49,8 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
         inner = inner.func
     root = inner if isinstance(inner, nn.Module) else getattr(inner, "__self__", None)
     root = root if isinstance(root, nn.Module) else None
-    uninitialised = nn.parameter.UninitializedTensorMixin
-    if root is not None and any(isinstance(t, uninitialised) for t in (*root.parameters(), *root.buffers())):
+    lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+    if root is not None and any(isinstance(t, lazy) for t in (*root.parameters(), *root.buffers())):
         raise ModelError("The model has lazy parameters without a shape yet.\n  Run it once on an input first.")
     return model, root
 
@@ -82,7 +82,7 @@ def _role(value: Any) -> Role:
 def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
     """A tensor; a tuple's floating tensors; a dict's floating tensors and ids, but for masks, positions and labels."""
     held = _HELD if form == "dict" else ()
-    roles = {
+    roles: dict[str, Role] = {
         name: role
         for name, value in named.items()
         if (role := _role(value)) != "fixed" and not any(word in name for word in held)
@@ -127,7 +127,7 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
     if role == "value" and not bool(torch.isfinite(value).all()):
         bad = [int(i) for i in (~torch.isfinite(value)).nonzero()[0]]
         raise InputError(
-            f"The input {name!r} holds {float(value[tuple(bad)])} at {bad}.\n  Clean or drop this row before explaining it."
+            f"The input {name!r} holds {float(value[tuple(bad)])} at {bad}.\n  Clean or drop this row first."
         )
 
 

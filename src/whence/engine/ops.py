@@ -22,7 +22,7 @@ FAMILIES: dict[str, dict[str, str]] = {
             reshape_as flatten unflatten ravel swapaxes swapdims movedim moveaxis contiguous clone alias
             atleast_1d atleast_2d atleast_3d as_strided positive requires_grad real data lift_fresh
             pixel_shuffle pixel_unshuffle channel_shuffle resolve_conj resolve_neg""",
-        "cast": "to type float double half bfloat16 type_as cpu cuda _to_copy",
+        "cast": "to type float double half bfloat16 int long short type_as cpu cuda _to_copy",
         "index": """getitem narrow select slice split split_with_sizes chunk unbind tensor_split hsplit vsplit dsplit
             index_select gather take take_along_dim masked_select diagonal unfold roll flip fliplr flipud rot90
             tril triu diag index""",
@@ -193,9 +193,7 @@ def _inplace_position(function: Any) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-def family_of(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]
-) -> str:
+def family_of(name: str, args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str:
     """The family of one call: by name, and for some names by what the arguments are."""
     choose = _BY_ARGUMENTS.get(name)
     family = choose(args, kwargs, live) if choose else None
@@ -311,5 +309,7 @@ _BY_ARGUMENTS: dict[str, Chooser] = {
 
 def known_names() -> frozenset[str]:
     """Every name for which a rule may be given: families, groups, and the names of torch's own functions."""
-    own = {n.rstrip("_") for place in (torch, torch.nn.functional, Tensor) for n in dir(place) if not n.startswith("__")}
+    own = {
+        n.rstrip("_") for place in (torch, torch.nn.functional, Tensor) for n in dir(place) if not n.startswith("__")
+    }
     return frozenset(GROUP) | frozenset(FAMILIES) | own

@@ -130,7 +130,7 @@ class Flow(TorchFunctionMode):
         return getattr(tensor, _MARK, None) is self._token or self._came_from_outside(tensor)
 
     def _came_from_outside(self, tensor: Tensor) -> bool:
-        """Audit: a tensor without a mark is live if its graph reaches a node we know; what lies between was not seen."""
+        """Audit: a tensor without a mark is live if its graph reaches a known node; what lies between was not seen."""
         if tensor.grad_fn is None:
             return False
         stack, visited, unknown, reached = [tensor.grad_fn], set(), [], False
@@ -307,7 +307,7 @@ def _tensors(value: Any) -> Iterable[Tensor]:
 
 def _protect(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """`F.embedding(max_norm=...)` rescales its table in place without saying so: it gets a copy."""
-    if name == "embedding" and (len(args) > 3 and args[3] or kwargs.get("max_norm")) is not None:
+    if name == "embedding" and ((len(args) > 3 and args[3]) or kwargs.get("max_norm")) is not None:
         args = tuple(a.clone() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
     return args, kwargs
 

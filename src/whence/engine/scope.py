@@ -22,12 +22,17 @@ def scope(root: nn.Module | None) -> Iterator[None]:
         stack.enter_context(_random_states_kept())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        for device in {"cpu", torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"}:
+        for device in _devices():
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         if root is not None:
             stack.enter_context(_left_as_found(root))
         yield
+
+
+def _devices() -> set[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    return {"cpu"} if accelerator is None else {"cpu", accelerator.type}
 
 
 @contextmanager

@@ -50,9 +50,7 @@ class Sites:
         self._ids[name] = ids.shape
         return handed
 
-    def follow(
-        self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def follow(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Carry the mark of ids through views, casts and copies, by doing the same to the positions."""
         if not self._ids or not args:
             return

@@ -12,7 +12,6 @@ from whence.methods import method
 from whence.registry import Bounds
 from whence.subject import Subject
 
-
 EVERYWHERE: dict[str, Rule] = {"*": derivative}
 
 

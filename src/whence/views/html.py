@@ -65,14 +65,14 @@ def facts(a: Attribution) -> str:
     return "; ".join(said) + "."
 
 
-def figure(values: Tensor, caption: str) -> str:
+def figure(values: Tensor, caption: str, ink: bool = False) -> str:
     """A map of numbers as coloured cells, with the numbers on hover."""
     grid = values.detach().double().cpu()
     while grid.dim() > 2:  # channels: summed, which keeps the total
         grid = grid.sum(0)
     if grid.dim() < 2:
         grid = grid.reshape(1, -1)
-    return f"<figure>{heatmap(grid, caption)}<figcaption>{text(caption)}</figcaption></figure>"
+    return f"<figure>{heatmap(grid, caption, ink=ink)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def heatmap(grid: Tensor, label: str = "", width: int = 160, ink: bool = False) -> str:

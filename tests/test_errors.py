@@ -1,0 +1,176 @@
+"""Each bad input raises its named error, whose text states the fact and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whence
+from tests.models import CASES
+from whence.registry import Registry
+
+X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
+MLP = CASES["mlp_functional"].make()[0]
+DENSE = nn.Unflatten(1, (2, 2))
+
+
+def nan_at(row: int, column: int) -> Tensor:
+    x = X.clone()
+    x[row, column] = float("nan")
+    return x
+
+
+def fails(model: Tensor) -> Tensor:
+    return torch.full((3, 2), float("nan")) * model.sum()
+
+
+Call = dict[str, Any]
+BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
+    # inputs
+    ("NaN", {"inputs": nan_at(1, 2)}, whence.InputError, r"'input' holds nan at \[1, 2\]"),
+    ("infinite", {"inputs": X / 0}, whence.InputError, "holds -?inf at"),
+    (
+        "empty batch",
+        {"inputs": X[:0]},
+        whence.InputError,
+        r"is empty: its shape is \(0, 6\)(.|\n)*at least one row",
+    ),
+    ("no rows", {"inputs": torch.tensor(1.0)}, whence.InputError, r"first dimension is rows: give x\[None\]"),
+    ("text", {"inputs": "a clever film"}, whence.InputError, "is text(.|\n)*wrap the model"),
+    ("array", {"inputs": X.numpy()}, whence.InputError, "The input is ndarray"),
+    ("empty dict", {"inputs": {}}, whence.InputError, "nothing to explain"),
+    ("only masks", {"inputs": {"attention_mask": X}}, whence.InputError, "nothing to explain(.|\n)*wrt="),
+    (
+        "different rows",
+        {"inputs": (X, X[:2])},
+        whence.InputError,
+        "'1' has the shape .* the others have 3 rows",
+    ),
+    ("wrt unknown", {"inputs": {"pixels": X}, "wrt": "pixel"}, whence.InputError, "Did you mean 'pixels'"),
+    ("wrt not a tensor", {"inputs": {"x": X, "n": 3}, "wrt": "n"}, whence.InputError, "'n' is no tensor"),
+    ("wrt empty", {"wrt": []}, whence.InputError, "wrt is empty"),
+    # targets
+    ("target too large", {"target": 4}, whence.TargetError, r"target 4 of row 0 is out of range.*\(0 to 3\)"),
+    ("target negative", {"target": -1}, whence.TargetError, "target -1 of row 0 is out of range"),
+    ("target of one row", {"target": [0, 1, 9]}, whence.TargetError, "target 9 of row 2"),
+    ("too few targets", {"target": [0, 1]}, whence.TargetError, "has 2 entries, and there are 3 rows"),
+    ("target 3-D", {"target": torch.zeros(3, 1, 1).long()}, whence.TargetError, r"shape \(3, 1, 1\)"),
+    ("target float", {"target": 1.5}, whence.TargetError, "whole numbers"),
+    ("target bool", {"target": True}, whence.TargetError, "whole numbers"),
+    ("target None in a list", {"target": [None, 1, 2]}, whence.TargetError, "whole numbers"),
+    ("target name", {"target": "positive"}, whence.TargetError, "label name(.|\n)*index"),
+    ("target tuple too long", {"target": (1, 1)}, whence.TargetError, "2 indices per row.*needs 1 index"),
+    (
+        "no single prediction",
+        {"model": lambda x: DENSE(MLP(x))},
+        whence.TargetError,
+        "no one predicted class",
+    ),
+    (
+        "int into dense",
+        {"model": lambda x: DENSE(MLP(x)), "target": 1},
+        whence.TargetError,
+        "needs 2 indices",
+    ),
+    ("function gives a number", {"target": lambda y: 1.0}, whence.TargetError, "gave float"),
+    ("function gives a matrix", {"target": lambda y: y}, whence.TargetError, r"shape \(3, 4\) for 3 rows"),
+    # baselines
+    (
+        "baseline shape",
+        {"baseline": torch.zeros(3, 5)},
+        whence.BaselineError,
+        r"\(3, 5\), and the input is \(3, 6\)",
+    ),
+    ("baseline rows", {"baseline": torch.zeros(2, 6)}, whence.BaselineError, r"\(2, 6\), and the input"),
+    ("baseline NaN", {"baseline": nan_at(0, 0)}, whence.BaselineError, "not finite"),
+    ("baseline kind", {"baseline": object()}, whence.BaselineError, "Give a number, a tensor"),
+    ("baseline name", {"baseline": {"inputt": 0}}, whence.BaselineError, "Did you mean 'input'"),
+    ("baseline parts", {"baseline": (0, 0)}, whence.BaselineError, "2 parts, and 1 inputs"),
+    # dependence
+    ("detached", {"model": lambda x: MLP(x.detach())}, whence.IndependentError, "does not depend on 'input'"),
+    (
+        "constant",
+        {"model": lambda x: torch.ones(3, 2)},
+        whence.IndependentError,
+        "does not depend on 'input'",
+    ),
+    ("arg-max", {"model": lambda x: MLP(x).argmax(1).double()}, whence.IndependentError, "arg-max"),
+    # the model
+    ("no scores", {"model": lambda x: "nothing"}, whence.ModelError, "returned str"),
+    ("rows lost", {"model": lambda x: MLP(x).mean(0, keepdim=True)}, whence.ModelError, "1 rows for 3 rows"),
+    ("NaN score", {"model": fails}, whence.ModelError, r"score is \[nan\] for row 0"),
+    ("not callable", {"model": 3}, whence.ModelError, "int, which cannot be called"),
+    ("lazy", {"model": nn.LazyLinear(2)}, whence.ModelError, "Run it once"),
+    # at
+    ("at unknown", {"at": "bb"}, whence.InputError, "names no module"),
+    ("at on a function", {"model": torch.tanh, "at": "x"}, whence.InputError, "plain function"),
+    ("at call 0", {"at": "b@0"}, whence.InputError, "number of the call, from 1"),
+    # methods and parameters
+    ("unknown method", {"method": "gradiant"}, whence.MethodError, "Did you mean 'gradient'"),
+    ("unknown parameter", {"absolut": True}, whence.ParameterError, "'absolut'. Did you mean 'absolute'"),
+    ("no parameters", {"method": "deconvnet", "steps": 3}, whence.ParameterError, "It takes none"),
+    ("wrong type", {"absolute": 1}, whence.ParameterError, "absolute=1 is not allowed.*\n.*True or False"),
+    ("wrong choice", {"relu": "soft"}, whence.ParameterError, "one of 'derivative', 'softplus'"),
+    ("out of bounds", {"method": "smoothgrad", "samples": 0}, whence.ParameterError, "at least 1"),
+    ("beta", {"relu": "softplus", "beta": 0}, whence.ParameterError, "above 0"),
+    (
+        "smooth of what",
+        {"method": "smoothgrad", "of": "gradients"},
+        whence.MethodError,
+        "Did you mean 'gradient'",
+    ),
+    ("smooth of itself", {"method": "smoothgrad", "of": "smoothgrad"}, whence.MethodError, "Name another"),
+    ("output", {"output": "logits"}, whence.ParameterError, "one of 'logit', 'probability'"),
+    ("batch size", {"batch_size": 0}, whence.ParameterError, "batch_size=0"),
+    ("seed", {"seed": [1, 2]}, whence.ParameterError, "each of the 3 rows"),
+    ("seed kind", {"seed": 1.5}, whence.ParameterError, "Give an int"),
+    ("unruled", {"unruled": "warn"}, whence.ParameterError, "unruled='warn'"),
+    ("keep", {"keep": ("attention",)}, whence.ParameterError, "keeps nothing"),
+    ("channels", {"channels": "mean"}, whence.ParameterError, "'max_abs', 'sum_abs', 'sum'"),
+    ("channels of no image", {"channels": "sum"}, whence.InputError, "neither images nor ids"),
+    ("rule name", {"rules": {"rellu": whence.derivative}}, whence.RuleError, "Did you mean 'relu'"),
+    ("rule kind", {"rules": {"relu": 3}}, whence.RuleError, r"function of \(call, m\)"),
+    (
+        "rules for random",
+        {"method": "random", "rules": {"relu": whence.derivative}},
+        whence.ParameterError,
+        "no meaning",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input(call: Call, error: type[whence.WhenceError], text: str) -> None:
+    options = {"model": MLP, "inputs": X, "method": "gradient", **call}
+    with pytest.raises(error, match=text) as caught:
+        whence.explain(options.pop("model"), options.pop("inputs"), **options)
+    assert type(caught.value) is error
+    assert isinstance(caught.value, whence.WhenceError)
+
+
+def test_a_method_that_needs_attention_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check is the front door's; the methods that need it register the fact."""
+    registry: Registry[Any] = Registry("method")
+    registry.register("reader", needs="attention")(lambda subject: subject.run().pull())
+    monkeypatch.setattr("whence.api.methods", registry)
+    with pytest.raises(whence.NoAttention, match="reader reads attention, and this model has none"):
+        whence.explain(MLP, X, method="reader")
+    for name in ("multihead", "vit_sdpa", "vit_eager", "bert_eager"):
+        model, inputs = CASES[name].make()
+        whence.explain(model, inputs, method="reader", channels="sum_abs" if "bert" in name else None)
+
+
+def test_registering_a_name_twice_raises() -> None:
+    with pytest.raises(ValueError, match="There is a method 'gradient' already"):
+        whence.method("gradient")(lambda subject: {})
+
+
+def test_wrt_on_ids_that_enter_nothing() -> None:
+    def model(ids: Tensor, x: Tensor) -> Tensor:
+        return MLP(x) + ids.double()[:, :1]
+
+    with pytest.raises(whence.InputError, match="'ids': these ids enter no embedding"):
+        whence.explain(model, {"ids": torch.ones(3, 2).long(), "x": X}, method="gradient", wrt=["ids", "x"])

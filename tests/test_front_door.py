@@ -1,0 +1,347 @@
+"""explain: inputs, wrt, targets, outputs, at, baselines, and the form of the answer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import whence
+from tests.models import CASES, close
+
+G = torch.Generator().manual_seed(4)
+W = torch.randn(5, 3, generator=G).double()
+X = torch.randn(4, 5, generator=G).double()
+
+
+def linear(x: Tensor) -> Tensor:
+    return torch.tanh(x) @ W
+
+
+def slope(target: Any) -> Tensor:
+    return (1 - torch.tanh(X) ** 2) * W.T[target]
+
+
+def gradient(model: Any, inputs: Any, **options: Any) -> whence.Attribution:
+    return whence.explain(model, inputs, method="gradient", **options)
+
+
+# ---- targets ----
+
+
+@pytest.mark.parametrize("target", [1, torch.tensor(1), [1, 1, 1, 1], torch.tensor([1] * 4), (1,), [(1,)] * 4])
+def test_one_target_in_all_its_forms(target: Any) -> None:
+    a = gradient(linear, X, target=target)
+    close(a.values, slope(1), 1e-12)
+    assert a.target.tolist() == [1] * 4
+    close(a.output_value, linear(X)[:, 1], 1e-12)
+
+
+def test_none_is_each_rows_prediction() -> None:
+    a = gradient(linear, X)
+    assert torch.equal(a.target, linear(X).argmax(1))
+    close(a.values, slope(linear(X).argmax(1)), 1e-12)
+
+
+@pytest.mark.parametrize("form", [torch.tensor, lambda t: t, lambda t: torch.tensor(t).numpy()])
+def test_several_targets_come_from_one_forward_pass(form: Any) -> None:
+    wanted = [[0, 1], [2, 0], [1, 1], [0, 2]]
+    a = gradient(linear, X, target=form(wanted))
+    assert a.values.shape == (4, 2, 5)
+    assert a.receipt["forward_passes"] == 1
+    for k in range(2):
+        close(a.values[:, k], slope([t[k] for t in wanted]), 1e-12)
+    assert a.several
+    assert a[1].values.shape == (1, 2, 5)
+
+
+def test_a_regressor_has_one_score_per_row() -> None:
+    for model in (lambda x: linear(x)[:, 0], lambda x: linear(x)[:, :1]):
+        for target in (None, 0):
+            close(gradient(model, X, target=target).values, slope(0), 1e-12)
+
+
+def test_dense_outputs_take_tuples() -> None:
+    def model(x: Tensor) -> Tensor:  # (rows, positions, classes)
+        return x[:, :, None] * W[None]
+
+    a = gradient(model, X, target=(2, 1))
+    expected = torch.zeros(4, 5).double()
+    expected[:, 2] = W[2, 1]
+    close(a.values, expected, 1e-12)
+    assert a.target == [(2, 1)] * 4
+    per_row = gradient(model, X, target=[(0, 0), (1, 1), (2, 2), (-1, 0)])
+    assert per_row.target[3] == (4, 0)
+    assert [int(row.nonzero()[0]) for row in per_row.values] == [0, 1, 2, 4]
+
+
+def test_minus_one_is_the_last_real_position() -> None:
+    table = nn.Embedding(9, 4).double()
+
+    def model(input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # (rows, n, 4)
+        return table(input_ids).cumsum(1)
+
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 7, 8]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1]])
+    a = gradient(model, {"input_ids": ids, "attention_mask": mask}, target=(-1, 2))
+    assert a.target == [(3, 2), (1, 2), (3, 2)]
+
+
+def test_segmentation_output_and_its_probability() -> None:
+    conv = nn.Conv2d(2, 3, 3, padding=1).double()
+    x = torch.randn(2, 2, 5, 5).double()
+    a = gradient(conv, x, target=(1, 2, 3), output="probability")
+    close(a.output_value, conv(x).softmax(1)[:, 1, 2, 3].detach(), 1e-12)
+    assert a.values.shape == x.shape
+
+
+def test_one_logit_is_a_binary_classifier() -> None:
+    a = gradient(lambda x: linear(x)[:, :1], X, output="probability")
+    close(a.output_value, linear(X)[:, 0].sigmoid(), 1e-12)
+
+
+# ---- outputs ----
+
+
+class Named(NamedTuple):
+    loss: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda y: (y, "more"),
+        lambda y: [y],
+        lambda y: {"loss": y.mean(), "logits": y},
+        lambda y: OrderedDict(hidden=y.long(), scores=y),
+        lambda y: Named(y.mean(), y),
+    ],
+)
+def test_the_logits_are_found(wrap: Any) -> None:
+    close(gradient(lambda x: wrap(linear(x)), X, target=2).values, slope(2), 1e-12)
+
+
+def test_a_function_gets_the_models_own_output() -> None:
+    a = gradient(lambda x: {"a": linear(x), "b": x}, X, target=lambda out: out["a"][:, 0] + out["b"][:, 1])
+    expected = slope(0)
+    expected[:, 1] += 1
+    close(a.values, expected, 1e-12)
+    assert a.target == "<lambda>"
+
+
+# ---- inputs and wrt ----
+
+
+def two(a: Tensor, b: Tensor) -> Tensor:
+    return (a * 2).sum(1, keepdim=True) + b.square().sum(1, keepdim=True)
+
+
+def test_tuples_and_dicts_come_back_in_kind() -> None:
+    as_tuple = gradient(two, (X, X[:, :2]))
+    assert isinstance(as_tuple.values, tuple)
+    close(as_tuple.values[1], 2 * X[:, :2], 1e-12)
+    as_dict = gradient(two, {"a": X, "b": X[:, :2]})
+    assert list(as_dict.values) == ["a", "b"]
+    only = gradient(two, {"a": X, "b": X[:, :2]}, wrt="b")
+    close(only.values, 2 * X[:, :2], 1e-12)
+    close(gradient(two, (X, X[:, :2]), wrt=1).values, 2 * X[:, :2], 1e-12)
+    assert list(gradient(two, {"a": X, "b": X[:, :2]}, wrt=["b", "a"]).values) == ["a", "b"]
+
+
+def test_a_tuples_integers_and_a_dicts_masks_are_held() -> None:
+    def model(x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return rnn(packed)[1][0][-1]
+
+    torch.manual_seed(0)
+    rnn = nn.LSTM(2, 3, batch_first=True).double()
+    x = torch.randn(3, 4, 2).double()
+    a = gradient(model, (x, torch.tensor([4, 2, 3])), target=0)
+    assert a.values.shape == x.shape
+    assert bool((a.values[1, 2:] == 0).all())
+
+    def masked(x: Tensor, token_mask: Tensor, position_bias: Tensor) -> Tensor:
+        return (x * token_mask + position_bias).sum(1, keepdim=True)
+
+    held = gradient(masked, {"x": X, "token_mask": torch.ones_like(X) * 3, "position_bias": torch.ones_like(X)})
+    close(held.values, torch.full_like(X, 3), 1e-12)
+
+
+def test_rows_travel_with_what_is_held() -> None:
+    scale = torch.arange(1.0, 5).double()[:, None]
+    whole = gradient(lambda x, scale: (x * scale).sum(1, keepdim=True), {"x": X, "scale": scale}, wrt="x")
+    split = gradient(lambda x, scale: (x * scale).sum(1, keepdim=True), {"x": X, "scale": scale}, wrt="x", batch_size=1)
+    assert torch.equal(whole.values, split.values)
+    assert torch.equal(whole.values, scale.expand(4, 5))
+
+
+# ---- ids ----
+
+
+class Tokens(nn.Module):
+    """Looks ids up in the way that `look` says, and weighs positions."""
+
+    def __init__(self, look: Any) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.table, self.position = nn.Embedding(10, 3).double(), nn.Embedding(6, 3).double()
+        self.look = look
+
+    def forward(self, ids: Tensor) -> Tensor:
+        e = self.look(self.table, ids).reshape(len(ids), -1, 3)
+        e = e + self.position(torch.arange(e.shape[1]))
+        return (e**2).sum(2) @ torch.arange(1.0, e.shape[1] + 1).double()[:, None]
+
+
+LOOKS = {
+    "module": lambda table, ids: table(ids),
+    "view": lambda table, ids: table(ids.view(-1, ids.shape[-1])),
+    "cast and copy": lambda table, ids: table(ids.clone().int().to(torch.long).contiguous()),
+    "flat": lambda table, ids: table(ids.flatten()),
+    "transposed": lambda table, ids: table(ids.t()).transpose(0, 1),
+    "index": lambda table, ids: table.weight[ids],
+    "aten": lambda table, ids: torch.ops.aten.embedding(table.weight, ids),
+    "keyword": lambda table, ids: F.embedding(input=ids, weight=table.weight),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_ids_are_explained_through_the_embedding_they_enter(look: str) -> None:
+    model, ids = Tokens(LOOKS[look]), torch.tensor([[1, 2, 3, 1], [4, 0, 9, 2]])
+    a = gradient(model, ids)
+    e = model.table(ids) + model.position(torch.arange(4))
+    expected = (2 * e * torch.arange(1.0, 5).double()[None, :, None]).detach()
+    close(a.raw, expected, 1e-12)
+    close(a.values, expected.sum(-1), 1e-12)
+    close(gradient(model, ids, channels="sum_abs").values, expected.abs().sum(-1), 1e-12)
+
+
+def test_a_slice_of_the_ids_leaves_the_rest_at_zero() -> None:
+    model = Tokens(lambda table, ids: table(ids[:, 1:]))
+    a = gradient(model, torch.tensor([[1, 2, 3, 1]]))
+    assert a.values.shape == (1, 4)
+    assert float(a.values[0, 0]) == 0
+    assert bool((a.values[0, 1:] != 0).all())
+
+
+def test_arithmetic_on_ids_is_not_the_ids() -> None:
+    with pytest.raises(whence.IndependentError, match="enter no embedding"):
+        gradient(Tokens(lambda table, ids: table(ids + 1)), torch.tensor([[1, 2]]))
+
+
+def test_ids_that_enter_two_embeddings_count_for_both() -> None:
+    first, second = nn.Embedding(5, 3).double(), nn.Embedding(5, 2).double()
+    a = gradient(
+        lambda ids: (first(ids) * 2).sum((1, 2))[:, None] + second(ids).sum((1, 2))[:, None],
+        torch.tensor([[1, 2]]),
+    )
+    close(a.values, torch.full((1, 2), 3 * 2.0 + 2).double(), 1e-12)
+    assert [tuple(part.shape) for part in a.raw] == [(1, 2, 3), (1, 2, 2)]
+
+
+def test_gradients_whose_hidden_sum_is_nothing_but_rounding_say_so() -> None:
+    model, inputs = CASES["bert_sdpa"].make()
+    with pytest.warns(whence.WhenceWarning, match="sums to 0"):
+        a = gradient(model, inputs)
+    assert bool((a.values == 0).all())
+    assert float(a.raw.abs().max()) > 1e-3
+    magnitudes = gradient(model, inputs, channels="sum_abs").values  # no warning: it was asked for
+    assert float(magnitudes.max()) > 1e-3
+
+
+# ---- at ----
+
+
+def test_at_explains_a_modules_output() -> None:
+    model, x = CASES["mlp_module"].make()
+    a = gradient(model, x, at="2", target=0)
+    h = model[:3](x).detach().requires_grad_()
+    close(a.values, torch.autograd.grad(model[3:](h * 1)[:, 0].sum(), h)[0], 1e-12)
+    b = whence.explain(model, x, method="input_x_gradient", at="2", target=0)
+    close(b.values, a.values * h.detach(), 1e-12)
+
+
+def test_at_a_module_that_runs_twice_needs_the_number_of_the_call() -> None:
+    model, x = CASES["mlp_reused"].make()
+    with pytest.raises(whence.InputError, match=r'runs 2 times(.|\n)*at="act@1" to at="act@2"'):
+        gradient(model, x, at="act")
+    second = gradient(model, x, at="act@2", target=0)
+    close(second.values, model.c.weight[0].detach().expand(3, 8), 1e-12)
+    assert gradient(model, x, at="act@1", target=0).values.shape == (3, 10)
+    with pytest.raises(whence.InputError, match="ran 2 times"):
+        gradient(model, x, at="act@3")
+
+
+def test_at_a_tuple_output_means_its_first_tensor() -> None:
+    model, x = CASES["lstm"].make()
+    assert gradient(model, x, at="rnn").values.shape == (3, 4, 12)
+    bert, inputs = CASES["bert_sdpa"].make()
+    assert gradient(bert, inputs, at="bert.encoder.layer.0").values.shape == (3, 7, 16)
+    gpt2, inputs = CASES["gpt2_sdpa"].make()
+    assert gradient(gpt2, inputs, at="transformer").values.shape == (3, 7, 16)  # a ModelOutput
+    with pytest.raises(whence.IndependentError, match="the output of 'bert'"):
+        gradient(bert, inputs, at="bert")  # its classifier reads the second tensor, the pooled one
+
+
+# ---- baselines ----
+
+
+def test_a_baseline_is_checked_and_its_score_reported() -> None:
+    a = gradient(linear, X, target=1, baseline=0)
+    close(a.baseline_value, torch.zeros(4).double() + linear(torch.zeros(1, 5).double())[0, 1], 1e-12)
+    row = X[:1] / 2
+    for form in (row, row[0], row.expand(4, 5), {"input": row}):
+        close(gradient(linear, X, target=1, baseline=form).baseline_value, linear(row)[:, 1].expand(4), 1e-12)
+    predicted = gradient(linear, X, baseline=row)  # the class is the input's, not the baseline's
+    close(predicted.baseline_value, linear(row)[0][predicted.target], 1e-12)
+
+
+def test_baselines_of_ids() -> None:
+    model, ids = Tokens(LOOKS["module"]), torch.tensor([[1, 2, 3]])
+    zero = gradient(model, ids, baseline=0).baseline_value
+    position = (model.position(torch.arange(3)) ** 2).sum(1)
+    close(zero, (position @ torch.arange(1.0, 4).double())[None].detach(), 1e-12)
+    other = torch.tensor([[4, 5, 6]])
+    close(gradient(model, ids, baseline=other).baseline_value, model(other)[:, 0].detach(), 1e-12)
+    close(gradient(model, ids, baseline=model.table(other)).baseline_value, model(other)[:, 0].detach(), 1e-12)
+
+
+# ---- channels ----
+
+
+def test_channel_aggregation() -> None:
+    model, x = CASES["residual_cnn"].make()
+    full = gradient(model, x).values
+    close(gradient(model, x, channels="max_abs").values, full.abs().amax(1), 1e-12)
+    close(gradient(model, x, channels="sum_abs").values, full.abs().sum(1), 1e-12)
+    close(gradient(model, x, channels="sum").values, full.sum(1), 1e-12)
+    several = gradient(model, x, target=torch.tensor([[0, 1]] * 3), channels="sum")
+    assert several.values.shape == (3, 2, 9, 9)
+    assert several.raw.shape == (3, 2, 2, 9, 9)
+
+
+# ---- compare ----
+
+
+def test_compare_explains_with_each_method() -> None:
+    model, x = CASES["residual_cnn"].make()
+    c = whence.compare(model, x, methods=["gradient", "input_x_gradient"], target=1)
+    assert list(c) == ["gradient", "input_x_gradient"]
+    close(c["gradient"].values, gradient(model, x, target=1).values, 1e-12)
+    assert c.agreement().shape == (2, 2)
+    close(c.agreement().diagonal(), torch.ones(2).double(), 1e-9)
+    with_params = whence.compare(model, x, methods={"smoothgrad": {"samples": 2}, "gradient": None})
+    assert with_params["smoothgrad"].params["samples"] == 2
+
+
+def test_agreement_is_spearmans_correlation() -> None:
+    c = whence.compare(lambda x: (x**3).sum(1), X, methods=["gradient", "input_x_gradient"])
+    a, b = (v.values.argsort(1).argsort(1).double() for v in c.values())
+    expected = torch.stack([torch.corrcoef(torch.stack([u, v]))[0, 1] for u, v in zip(a, b, strict=True)]).mean()
+    assert float(c.agreement()[0, 1]) == pytest.approx(float(expected), abs=1e-12)

@@ -1,0 +1,124 @@
+"""The package as a whole: a light import, who may know whom, an oracle for each method, and that its documents run."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whence
+from whence.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "whence"
+
+
+def test_import_brings_torch_and_nothing_heavier() -> None:
+    code = "import sys, whence; print('\\n'.join(sys.modules))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    heavy = {
+        "transformers",
+        "matplotlib",
+        "sklearn",
+        "pandas",
+        "scipy",
+        "PIL",
+        "tqdm",
+        "safetensors",
+        "captum",
+    }
+    assert "torch" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & heavy
+    alone = subprocess.run(
+        [sys.executable, "-c", "import sys, torch, numpy; print('\\n'.join(sys.modules))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    strange = {
+        name for name in loaded - set(alone) if name.partition(".")[0] not in ("whence", *sys.stdlib_module_names)
+    }
+    assert not strange
+
+
+ALLOWED = {  # who may import what of whence at run time
+    "errors": set(),
+    "registry": {"errors"},
+    "engine": {"errors", "engine"},
+    "targets": {"errors"},
+    "subject": {"errors", "engine", "targets"},
+    "noise": {"subject"},
+    "progress": set(),
+    "baselines": {"errors", "subject"},
+    "adapters": {"errors", "subject"},
+    "methods": {"errors", "engine", "registry", "subject", "noise", "progress", "methods"},
+}
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nobody_knows_what_it_should_not(file: Path) -> None:
+    part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+    known = set()
+    for node in ast.parse(file.read_text()).body:  # top level: what importing this file brings
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "whence":
+            inner = (node.module or "").split(".")[1:2]
+            known |= set(inner) if inner else {alias.name for alias in node.names}
+    if part in ALLOWED:
+        assert known <= ALLOWED[part], f"{part} imports {known - ALLOWED[part]}"
+    if part not in ("views", "cli", "demo"):
+        assert "views" not in known
+
+
+def test_every_method_has_an_oracle_a_description_and_a_place_in_the_readme() -> None:
+    oracles = set()
+    for file in sorted((ROOT / "tests" / "oracles").glob("test_*.py")):
+        oracles |= set(importlib.import_module(f"tests.oracles.{file.stem}").ORACLE_OF)
+    assert set(whence.methods) <= oracles
+    readme = (ROOT / "README.md").read_text()
+    for name, entry in whence.methods.items():
+        assert entry.description.endswith("."), name
+        assert f"`{name}`" in readme, name
+
+
+def blocks(file: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.S)
+
+
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md"])
+def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    before = set(whence.methods)
+    assert blocks(file)
+    for block in blocks(file):
+        exec(compile(block, file, "exec"), space)
+    for added in set(whence.methods) - before:
+        whence.methods._entries.pop(added)
+
+
+def test_the_demo_writes_one_page_with_every_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo.html"
+    assert main(["demo", "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    html = out.read_text()
+    for name in whence.methods:
+        assert f"<h2>{name}</h2>" in html
+    assert "<script" not in html
+    assert "http" not in html
+
+
+def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    printed = capsys.readouterr().out
+    assert "smoothgrad(of='gradient', samples=25, noise=0.15, kind='mean')" in printed
+    assert main(["demo", "--out", "no/such/folder/x.html"]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["explode"])
+    assert stopped.value.code == 2
+    assert repr(whence.methods).splitlines()[0].startswith("gradient ")
