@@ -81,7 +81,7 @@ def test_html_is_self_contained_and_escaped() -> None:
     assert "<img" not in section(hostile)
     assert "\x1b" not in page(HOSTILE[2], [])
     several = whence.explain(lambda x: x, torch.ones(2, 3), method="gradient", target=[[0, 1], [1, 2]])
-    assert several.to_html().count("<figure>") == 4
+    assert several.to_html().count("<figure") == 4
 
 
 @pytest.mark.parametrize("word", HOSTILE)

@@ -18,32 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "whence"
 
 
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
 def test_import_brings_torch_and_nothing_heavier() -> None:
-    code = "import sys, whence; print('\\n'.join(sys.modules))"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
-    heavy = {
-        "transformers",
-        "matplotlib",
-        "sklearn",
-        "pandas",
-        "scipy",
-        "PIL",
-        "tqdm",
-        "safetensors",
-        "captum",
-    }
-    assert "torch" in loaded
-    assert not {name.partition(".")[0] for name in loaded} & heavy
-    alone = subprocess.run(
-        [sys.executable, "-c", "import sys, torch, numpy; print('\\n'.join(sys.modules))"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    strange = {
-        name for name in loaded - set(alone) if name.partition(".")[0] not in ("whence", *sys.stdlib_module_names)
-    }
-    assert not strange
+    brought = modules_after("import whence") - modules_after("import torch, numpy")
+    assert brought - set(sys.stdlib_module_names) == {"whence"}
 
 
 ALLOWED = {  # who may import what of whence at run time

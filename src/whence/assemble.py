@@ -124,8 +124,9 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
     if callable(subject.target):
         return getattr(subject.target, "__name__", type(subject.target).__name__)
     index = torch.cat([part.index for part in parts if part.index is not None])  # (rows, k, depth)
-    if index.shape[-1] == 1:
-        return index[:, :, 0] if k_shown else index[:, 0, 0]
+    if index.shape[-1] < 2:  # depth 0 is a model with one score per row
+        flat = index.sum(-1)
+        return flat if k_shown else flat[:, 0]
     return [tuple(row[0].tolist()) for row in index]
 
 

@@ -43,8 +43,7 @@ def run(out: Path) -> str:
     rows = torch.stack([(held_labels == digit).nonzero()[0, 0] for digit in range(_ROWS)])
     x = held_images[rows]
     inputs = "".join(
-        figure(image, f"the input, labelled {label}", ink=True)
-        for image, label in zip(x, held_labels[rows].tolist(), strict=True)
+        figure(image, f"labelled {label}", ink=True) for image, label in zip(x, held_labels[rows].tolist(), strict=True)
     )
     sections = [f'<section><h2>The inputs</h2><div class="maps">{inputs}</div></section>']
     for name, entry in methods.items():

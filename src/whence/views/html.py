@@ -19,9 +19,10 @@ body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 68rem; background: va
   font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
 p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
-.maps { display: flex; flex-wrap: wrap; gap: 1rem; margin: .6rem 0; } figure { margin: 0; }
-figcaption { font-size: .8rem; color: var(--soft); max-width: 10rem; overflow-wrap: anywhere; }
-svg { display: block; border: 1px solid var(--line); border-radius: 4px; background: #fff; }
+.maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .9rem; margin: .6rem 0; }
+figure { margin: 0; max-width: 12rem; } figure.strip { grid-column: 1 / -1; max-width: none; }
+figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; box-sizing: border-box; border: 1px solid var(--line); border-radius: 4px; background: #fff; }
 table { border-collapse: collapse; font-size: .9rem; display: block; overflow-x: auto; }
 td, th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
 code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; }
@@ -72,14 +73,14 @@ def figure(values: Tensor, caption: str, ink: bool = False) -> str:
         grid = grid.sum(0)
     if grid.dim() < 2:
         grid = grid.reshape(1, -1)
-    return f"<figure>{heatmap(grid, caption, ink=ink)}<figcaption>{text(caption)}</figcaption></figure>"
+    strip = ' class="strip"' if len(grid) == 1 else ""
+    return f"<figure{strip}>{heatmap(grid, caption, ink=ink)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
-def heatmap(grid: Tensor, label: str = "", width: int = 160, ink: bool = False) -> str:
+def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
     """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid; `ink` draws in grey."""
     rows, columns = grid.shape
     largest = float(grid.abs().max()) or 1.0
-    side = width / max(rows, columns, 1) if rows > 1 else max(14.0, width / columns)
     cells = [
         f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest, ink)}">'
         f"<title>({y}, {x}): {value:.4g}</title></rect>"
@@ -87,8 +88,8 @@ def heatmap(grid: Tensor, label: str = "", width: int = 160, ink: bool = False) 
         for x, value in enumerate(line)
     ]
     return (
-        f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" width="{side * columns:.0f}" '
-        f'height="{side * rows:.0f}" shape-rendering="crispEdges">{"".join(cells)}</svg>'
+        f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" '
+        f'style="max-width: {columns * 2.5:.1f}rem" shape-rendering="crispEdges">{"".join(cells)}</svg>'
     )
 
 
