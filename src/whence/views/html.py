@@ -22,7 +22,8 @@ p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-
 .maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .9rem; margin: .6rem 0; }
 figure { margin: 0; max-width: 12rem; } figure.strip { grid-column: 1 / -1; max-width: none; }
 figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; box-sizing: border-box; border: 1px solid var(--line); border-radius: 4px; background: #fff; }
+svg { display: block; width: 100%; height: auto; box-sizing: border-box;
+  border: 1px solid var(--line); border-radius: 4px; background: #fff; }
 table { border-collapse: collapse; font-size: .9rem; display: block; overflow-x: auto; }
 td, th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
 code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; }
