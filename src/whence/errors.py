@@ -48,6 +48,10 @@ class NoRule(WhenceError):
     """An op was met for which the method has no rule, and `unruled="error"` was asked for."""
 
 
+class DivergedError(WhenceError):
+    """The model took another path for the baseline than for the input."""
+
+
 class RuleError(WhenceError):
     """A rule is not known, or gave something that cannot be propagated."""
 

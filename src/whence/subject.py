@@ -10,11 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from whence import targets
+from whence import passes
 from whence.engine.call import Rule
 from whence.engine.propagate import Flow, Step
-from whence.engine.sites import Sites, watched
-from whence.errors import IndependentError, InputError, ModelError, NoAttention, NoRule
+from whence.passes import Pass
 from whence.targets import Output, Target
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
@@ -40,6 +39,16 @@ class Notes:
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
     modified: bool = False  # whether some rule was other than the derivative
+
+    def add(self, flow: Flow) -> None:
+        """Take down what one pass did."""
+        self.forwards += 1
+        self.ops.update(flow.ops)
+        self.unruled.update(flow.unruled)
+        self.unseen.update(flow.unseen)
+        self.modified |= flow.modifies()
+        if self.steps is not None and flow.steps is not None:
+            self.steps.extend(flow.steps)
 
     def summary(self) -> dict[str, Any]:
         """The receipt: plain data, largest counts first."""
@@ -80,94 +89,9 @@ class Subject:
     facts: Facts = field(default_factory=Facts)
     notes: Notes = field(default_factory=Notes)
 
-    # ---- running ----
-
-    def run(self, rules: Mapping[str, Rule] | None = None, *, gradient: bool = True, copies: bool = False) -> Pass:
-        """One forward pass under the engine, ready to be pulled back by `rules` (the user's own merged over them)."""
-        flow = Flow(
-            {**(rules or {}), **self.rules},
-            sites=Sites(self.values, self.at),
-            strict=bool(rules) and "*" not in (rules or {}),
-            refuse=self.refuse,
-            method=self.method,
-            trace=self.notes.steps is not None,
-            copies=copies,
-        )
-        with torch.set_grad_enabled(gradient), watched(self.root, flow), flow:
-            output = self._call(flow)
-            score, index = targets.score(output, self.target, self.output, self.last_real(), self.rows)
-            flow.is_live(score)  # audits the last stretch
-        self._check(flow, score)
-        self._note(flow)
-        leaves = flow.sites.leaves
-        if self.facts.score is None:
-            self.facts.score, self.facts.index = score.detach(), index
-            self.facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
-        return Pass(self, flow, score, leaves, rules)
-
-    def _call(self, flow: Flow) -> Any:
-        handed = {name: self._hand(flow, name, value) for name, value in self.inputs.items()}
-        if self.form == "dict":
-            return self.model(**handed)
-        return self.model(*handed.values())
-
-    def _hand(self, flow: Flow, name: str, value: Any) -> Any:
-        """What the model gets: always a copy, because it may write to what it gets."""
-        if not isinstance(value, Tensor):
-            return value
-        role = self.roles.get(name, "fixed")
-        if role == "value":
-            return flow.sites.tensor(flow, name, value)
-        return flow.sites.ids(name, value) if role == "ids" else value.detach().clone()
-
-    def _check(self, flow: Flow, score: Tensor) -> None:
-        sites = flow.sites
-        if self.at is not None and "at" not in sites.leaves:
-            raise InputError(
-                f"at={self.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
-                "  Name a module that runs, and a call that happens (the first one is @1)."
-            )
-        if self.at is not None and sites.call is None and sites.calls > 1:
-            raise InputError(
-                f"at={self.at!r}: this module runs {sites.calls} times in one forward pass.\n"
-                f'  Say which call is meant: at="{self.at}@1" to at="{self.at}@{sites.calls}".'
-            )
-        leaf = sites.leaves.get("at")
-        if leaf is not None and leaf.shape[:1] != (self.rows,):
-            raise InputError(
-                f"at={self.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
-                f"{self.rows} rows.\n  Name a module whose output keeps the rows first."
-            )
-        if not bool(torch.isfinite(score).all()):
-            row = int((~torch.isfinite(score)).any(1).nonzero()[0])
-            raise ModelError(
-                f"The model's score is {score[row].tolist()} for row {row}.\n"
-                "  Check the weights and this row; an explanation needs a finite score."
-            )
-        if not sites.leaves:
-            raise _independent(self)
-        if self.refuse and flow.unseen and flow.modifies():
-            node, path = next(iter(flow.unseen))
-            raise NoRule(
-                f"{self.method} has no rule for {node!r}, which ran where the engine cannot see "
-                f"(before {path or 'the output'}).\n"
-                '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
-            )
-        if self.needs_attention and not flow.attention:
-            raise NoAttention(
-                f"{self.method} reads attention, and this model has none: no softmax multiplies anything.\n"
-                "  Choose a method that works on any model, such as gradient or guided_backprop."
-            )
-
-    def _note(self, flow: Flow) -> None:
-        notes = self.notes
-        notes.forwards += 1
-        notes.ops.update(flow.ops)
-        notes.unruled.update(flow.unruled)
-        notes.unseen.update(flow.unseen)
-        notes.modified |= flow.modifies()
-        if notes.steps is not None and flow.steps is not None:
-            notes.steps.extend(flow.steps)
+    def run(self, rules: Mapping[str, Rule] | None = None, **plan: Any) -> Pass:
+        """One forward pass under the engine, ready to be pulled back by `rules`; see `passes.Plan` for the rest."""
+        return passes.run(self, passes.Plan(rules, **plan))
 
     # ---- derived subjects ----
 
@@ -224,61 +148,3 @@ class Subject:
                 positions = torch.arange(mask.shape[1], device=mask.device)
                 return (mask.bool() * positions).argmax(1)
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """One forward pass of a subject."""
-
-    subject: Subject
-    flow: Flow
-    score: Tensor  # (rows, k)
-    leaves: Mapping[str, Tensor]
-    rules: Mapping[str, Rule] | None
-
-    @property
-    def x(self) -> dict[str, Tensor]:
-        """The explained values, each (rows, 1, …) so that it broadcasts over targets."""
-        return {key: leaf.detach().unsqueeze(1) for key, leaf in self.leaves.items()}
-
-    def pull(self) -> dict[str, Tensor]:
-        """Propagate each target's score back to the explained values: (rows, k, …) each."""
-        if not self.score.requires_grad:
-            raise _independent(self.subject)
-        if any("CheckpointFunction" in node for node, _ in self.flow.unseen):
-            raise ModelError(
-                "The model uses torch.utils.checkpoint with use_reentrant=True, through which no gradient of an input "
-                "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."
-            )
-        try:
-            columns = [self._column(k) for k in range(self.score.shape[1])]
-        except RuntimeError as error:
-            if self.flow.copies or "modified by an inplace operation" not in str(error):
-                raise
-            return self.subject.run(self.rules, copies=True).pull()  # written for inference, with in-place ops
-        if all(m is None for column in columns for m in column):
-            raise _independent(self.subject)
-        return {
-            key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
-        }
-
-    def _column(self, k: int) -> list[Tensor | None]:
-        start = torch.zeros_like(self.score)
-        start[:, k] = 1
-        self.subject.notes.backwards += 1
-        return self.flow.pull(self.score, start, list(self.leaves.values()), again=k + 1 < self.score.shape[1])
-
-
-def _columns(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
-    parts = [torch.zeros_like(leaf) if m is None else m for m in found]
-    return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)
-
-
-def _independent(subject: Subject) -> IndependentError:
-    names = [name for name, role in subject.roles.items() if role != "fixed"]
-    what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
-    return IndependentError(
-        f"The explained score does not depend on {what} through any differentiable op.\n"
-        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, for ids that enter "
-        "no embedding, or name another input with wrt=."
-    )

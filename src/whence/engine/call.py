@@ -23,11 +23,13 @@ class Call:
     family: str
     name: str
     path: str
+    function: Callable[..., Any]
     args: Any  # with the live inputs in place
     kwargs: Any
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
+    reference: Any = None  # the same op's entry in a recorded reference pass
 
     @property
     def x(self) -> tuple[Tensor, ...]:
@@ -44,16 +46,38 @@ class Call:
         """The (first) output, detached."""
         return self.outputs[0].detach()
 
+    @property
+    def reference_x(self) -> tuple[Tensor, ...]:
+        """The live inputs of the same op in the reference pass; one row may stand for all."""
+        if self.reference is None:
+            raise RuleError(f"The rule for {self} asks for a reference, and this pass has none.")
+        return tuple(self.reference.values)
+
+    def derivative_at(self, point: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
+        """What the op's derivative at other inputs makes of the signal m."""
+        with torch.enable_grad():
+            inputs = tuple(
+                t.detach().expand_as(x).clone().requires_grad_() for t, x in zip(point, self.inputs, strict=True)
+            )
+            swap = {id(x): new for x, new in zip(self.inputs, inputs, strict=True)}
+            outputs: list[Tensor] = []
+            _flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
+        return _pulled(outputs, inputs, m)
+
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
-        signals = [m] if isinstance(m, Tensor) else list(m)
-        pairs = [(y, s) for y, s in zip(self.outputs, signals, strict=True) if y.requires_grad]
-        return torch.autograd.grad(
-            [y for y, _ in pairs], self.inputs, [s for _, s in pairs], retain_graph=True, allow_unused=True
-        )
+        return _pulled(self.outputs, self.inputs, m)
 
     def __str__(self) -> str:
         return f"{self.family!r} (met in {self.path or 'the model itself'})"
+
+
+def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
+    signals = [m] if isinstance(m, Tensor) else list(m)
+    pairs = [(y, s) for y, s in zip(outputs, signals, strict=True) if y.requires_grad]
+    return torch.autograd.grad(
+        [y for y, _ in pairs], inputs, [s for _, s in pairs], retain_graph=True, allow_unused=True
+    )
 
 
 def find_rule(rules: Mapping[str, Rule], family: str) -> Rule | None:
@@ -76,10 +100,10 @@ def derivative(call: Call, m: Any) -> Gradients:
     return call.vjp(m)
 
 
-def run_with_rule(stream: Stream, call: Call, function: Callable[..., Any], live: Sequence[Tensor]) -> Any:
-    """Call the function such that its backward asks the stream for a rule; the result has the function's own form."""
+def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor]) -> Any:
+    """Run the call such that its backward asks the stream for a rule; the result has the function's own form."""
     form: list[Any] = []
-    flat = _Ruled.apply(stream, call, function, form, *live)
+    flat = _Ruled.apply(stream, call, form, *live)
     return _unflatten(form[0], iter(flat))
 
 
@@ -87,12 +111,12 @@ class _Ruled(torch.autograd.Function):
     """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Stream, call: Call, function: Any, form: list[Any], *live: Tensor) -> Any:
+    def forward(ctx: Any, stream: Stream, call: Call, form: list[Any], *live: Tensor) -> Any:
         with torch.enable_grad():
             inputs = tuple(t.detach().requires_grad_() for t in live)
             swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
-            call.args, call.kwargs = _swapped(call.args, swap), _swapped(call.kwargs, swap)
-            result = function(*call.args, **call.kwargs)
+            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
+            result = call.function(*call.args, **call.kwargs)
         outputs: list[Tensor] = []
         form.append(_flatten(result, outputs))
         call.inputs, call.outputs = inputs, tuple(outputs)
@@ -122,20 +146,20 @@ class _Ruled(torch.autograd.Function):
                 f"and the live inputs have the shapes {[tuple(x.shape) for x in call.inputs]}.\n"
                 "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
             )
-        return (None, None, None, None, *gradients)
+        return (None, None, None, *gradients)
 
 
 def rule_name(rule: Rule) -> str:
     return getattr(rule, "__name__", type(rule).__name__)
 
 
-def _swapped(value: Any, swap: Mapping[int, Tensor]) -> Any:
+def swapped(value: Any, swap: Mapping[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return swap.get(id(value), value)
     if isinstance(value, dict):
-        return {key: _swapped(item, swap) for key, item in value.items()}
+        return {key: swapped(item, swap) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_swapped(item, swap) for item in value)
+        return type(value)(swapped(item, swap) for item in value)
     return value
 
 

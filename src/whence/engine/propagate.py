@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -19,12 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule
+from whence.engine import audit
+from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule, swapped
+from whence.engine.capture import Captures
+from whence.engine.expand import EXPANSIONS
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
+from whence.engine.reference import Tape
 from whence.engine.sites import Sites
 from whence.errors import NoRule
 
-_MARK, _WEIGHTS = "_whence", "_whence_weights"  # attributes of tensors that were born in a pass
+_MARK = "_whence"  # attribute of tensors that were born in a pass
 _active = threading.local()
 
 
@@ -42,9 +46,12 @@ class Step:
 class Flow(TorchFunctionMode):
     """A forward pass under the mode: `with Flow(...) as flow: ...`, then `flow.pull(score)` as often as wanted.
 
-    `rules` maps families or groups to rules. `strict` says that ops outside the table and the linear groups are
-    without a rule: they get the derivative and are counted in `unruled`, or raise with `refuse`.
-    `copies` saves copies of whatever backward needs, for models that overwrite it in place.
+    - `rules` maps families or groups to rules; other tables may be given to `pull`, for the same families.
+    - `strict`: ops outside the table and the linear groups are without a rule. They get the derivative and are counted
+      in `unruled`, or raise with `refuse`.
+    - `expand` names fused ops to be written out in plain ones.
+    - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
+    - `copies` saves copies of whatever backward needs, for models that overwrite it in place.
     """
 
     def __init__(
@@ -52,6 +59,10 @@ class Flow(TorchFunctionMode):
         rules: Mapping[str, Rule] | None = None,
         *,
         sites: Sites | None = None,
+        captures: Captures | None = None,
+        expand: Iterable[str] = (),
+        record: Tape | None = None,
+        replay: Tape | None = None,
         strict: bool = False,
         refuse: bool = False,
         method: str = "this method",
@@ -60,8 +71,10 @@ class Flow(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
-        self.sites = sites or Sites()
-        self.strict, self.refuse, self.method = strict, refuse, method
+        self.sites, self.captures = sites or Sites(), captures or Captures()
+        self.expand = frozenset(expand)
+        self.record, self.replay = record, replay
+        self.strict, self.refuse, self.method, self.copies = strict, refuse, method, copies
         self.path: list[str] = []  # the modules that are running now, kept by hooks
         self.thread = threading.get_ident()
         self.suspended = False
@@ -69,13 +82,14 @@ class Flow(TorchFunctionMode):
         self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
         self.steps: list[Step] | None = [] if trace else None
-        self.copies = copies
-        self.attention = 0
         self._stream = Stream()
         self._token = object()  # not self: a tensor must not keep the pass alive
         self._nodes: set[Any] = set()  # graph nodes whose op was seen
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # parameters and inference tensors
+        self._expanding: list[str] = []
         self._outer: Flow | None = None
+        self._tracks = record is not None or self.captures.active  # marks tensors even where no gradient flows
+        self._through = record is not None or replay is not None
 
     # ---- the pass ----
 
@@ -94,6 +108,8 @@ class Flow(TorchFunctionMode):
         _active.flow = self._outer
         if self._outer is not None:
             self._outer.suspended = False
+        if error is None and self.replay is not None:
+            self.replay.finish()
 
     def start(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         """A leaf with this value, and the live copy of it that the model gets (which it may overwrite)."""
@@ -120,12 +136,12 @@ class Flow(TorchFunctionMode):
     # ---- liveness ----
 
     def mark(self, tensor: Tensor) -> None:
-        if tensor.requires_grad:
+        if tensor.requires_grad or (self._tracks and tensor.is_floating_point()):
             setattr(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
 
     def is_live(self, tensor: Tensor) -> bool:
-        if not tensor.requires_grad:
+        if not tensor.requires_grad and not self._tracks:
             return False
         return getattr(tensor, _MARK, None) is self._token or self._came_from_outside(tensor)
 
@@ -133,23 +149,12 @@ class Flow(TorchFunctionMode):
         """Audit: a tensor without a mark is live if its graph reaches a known node; what lies between was not seen."""
         if tensor.grad_fn is None:
             return False
-        stack, visited, unknown, reached = [tensor.grad_fn], set(), [], False
-        while stack:
-            node = stack.pop()
-            if node in visited:
-                continue
-            visited.add(node)
-            if node in self._nodes:
-                reached = True
-                continue
-            unknown.append(node.name())
-            stack.extend(following for following, _ in node.next_functions if following is not None)
-        if reached:
-            for name in unknown:
-                if not _is_plumbing(name):
-                    self.unseen[name, self._here()] += 1
-            self.mark(tensor)
-        return reached
+        unseen = audit.between(tensor.grad_fn, self._nodes)
+        if unseen is None:
+            return False
+        self.unseen.update((name, self._here()) for name in unseen)
+        self.mark(tensor)
+        return True
 
     # ---- the handler ----
 
@@ -157,7 +162,11 @@ class Flow(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         spelled = spelling(func)
-        if spelled.metadata or self.suspended:
+        if self.suspended:
+            return func(*args, **(kwargs or {}))
+        if self._through and spelled.name in _CUTS:
+            return self._look_through(spelled.name, func, args)
+        if spelled.metadata:
             return func(*args, **(kwargs or {}))
         if self.copies or _checkpointing():
             with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.copies else _same, _same):
@@ -168,6 +177,8 @@ class Flow(TorchFunctionMode):
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
+        if self._expands(spelled.name, bool(live), used, named):
+            return self._expanded(spelled.name, used, named)
         if live:
             result = self._live(spelled, func, used, named, live)
         else:
@@ -179,11 +190,10 @@ class Flow(TorchFunctionMode):
         if isinstance(value, Tensor):
             if value.is_inference():
                 return self._stand_in(value)
-            if value.requires_grad:
-                if type(value) is nn.Parameter or isinstance(value, nn.Parameter):
-                    return self._stand_in(value)
-                if self.is_live(value) and not any(value is other for other in live):
-                    live.append(value)
+            if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
+                return self._stand_in(value)
+            if self.is_live(value) and not any(value is other for other in live):
+                live.append(value)
             return value
         if type(value) in (list, tuple):
             items = [self._inspect(item, live) for item in value]
@@ -198,6 +208,28 @@ class Flow(TorchFunctionMode):
             known = self._stand_ins[id(tensor)] = (tensor, plain)
         return known[1]
 
+    def _look_through(self, name: str, func: Any, args: Sequence[Any]) -> Any:
+        """With a reference, what a model detaches counts all the same: a copy, and gradients stay as they are."""
+        return args[0] * 1 if name in ("detach", "data") else None
+
+    # ---- fused ops ----
+
+    def _expands(self, name: str, live: bool, args: Any, kwargs: Any) -> bool:
+        if name == "embedding_bag" and "embedding_bag" not in self._expanding:
+            return live or self.sites.has_ids(args, kwargs)  # a bag is no embedding: ids enter the one inside
+        return live and name in self.expand and name in EXPANSIONS and name not in self._expanding
+
+    def _expanded(self, name: str, args: Any, kwargs: Any) -> Any:
+        self._expanding.append(name)
+        super().__enter__()
+        try:
+            return EXPANSIONS[name](*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
+            self._expanding.pop()
+
+    # ---- one op ----
+
     def _constant(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = _protect(spelled.name, args, kwargs)
         found = self.sites.embedding(self, spelled, func, args, kwargs)
@@ -211,40 +243,48 @@ class Flow(TorchFunctionMode):
         self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor]
     ) -> Any:
         family = family_of(spelled.name, args, kwargs, live)
+        weights = self.captures.weights(family, live)
+        if weights is not None:
+            self.captures.attention += 1
+            new = self.captures.visit("attention", self._here(), weights) if self.captures.active else weights
+            if new is not weights:
+                args, kwargs = swapped(args, {id(weights): new}), swapped(kwargs, {id(weights): new})
+                live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
         rule = find_rule(self.rules, family)
-        writes = spelled.writes_to_first(args, kwargs)
         if rule is None and self.strict and GROUP.get(family) not in LINEAR_GROUPS:
             self._note_unruled(family)
-        if rule is None or rule is derivative:
+        writes = spelled.writes_to_first(args, kwargs)
+        ruled = rule is not None and rule is not derivative
+        entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
+        if not ruled or self.record is not None:
             result = func(*args, **kwargs)
         else:
-            call = Call(family, spelled.name, self._here(), args, kwargs)
-            if writes:
-                result = self._ruled_in_place(call, func, args, live)
-            else:
-                result = run_with_rule(self._stream, call, func, live)
+            call = Call(family, spelled.name, self._here(), func, args, kwargs, reference=entry)
+            result = (self._ruled_in_place if writes else self._ruled)(call, live)
         outputs = list(_tensors(result))
         if writes:
             outputs += [t for t in (args[0], args[0]._base) if t is not None]
         for tensor in outputs:
             self.mark(tensor)
-        self._find_attention(family, live, outputs)
+        self.captures.follow(family, live, outputs)
         self._note(spelled.name, family, rule, outputs)
         return result
 
-    def _ruled_in_place(self, call: Call, func: Any, args: tuple[Any, ...], live: list[Tensor]) -> Tensor:
+    def _on_tape(self, name: str, args: Any, kwargs: Any, live: list[Tensor], *, values: bool, writes: bool) -> Any:
+        if self.record is not None:
+            self.record.record(name, self._here(), live, args, kwargs, values=values, writes=writes)
+        return self.replay.play(name, self._here(), live) if self.replay is not None else None
+
+    def _ruled(self, call: Call, live: list[Tensor]) -> Any:
+        return run_with_rule(self._stream, call, live)
+
+    def _ruled_in_place(self, call: Call, live: list[Tensor]) -> Tensor:
         """x.relu_() as x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
-        target = args[0]
+        target = call.args[0]
         copy = target.clone()
-        call.args = (copy, *args[1:])
-        inputs = [copy if t is target else t for t in live]
-
-        def out_of_place(first: Tensor, *rest: Any, **named: Any) -> Tensor:
-            fresh = first.clone()
-            func(fresh, *rest, **named)
-            return fresh
-
-        target.copy_(run_with_rule(self._stream, call, out_of_place, inputs))
+        call.args = (copy, *call.args[1:])
+        call.function = _out_of_place(call.function)
+        target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live]))
         return target
 
     # ---- notes for the receipt ----
@@ -269,23 +309,17 @@ class Flow(TorchFunctionMode):
                 f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take the derivative.'
             )
 
-    def _find_attention(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> None:
-        """Attention is a softmax whose result, copied or scaled perhaps, multiplies something else that is live."""
-        group = GROUP.get(family)
-        if group == "attention":
-            self.attention += 1
-        elif any(getattr(t, _WEIGHTS, False) for t in live):
-            if group == "product":
-                self.attention += 1
-            elif group == "view" or family in ("dropout", "scale"):
-                _tag_weights(outputs)
-        if family == "softmax":
-            _tag_weights(outputs)
+
+_CUTS = frozenset({"detach", "data", "_set_grad_enabled"})
 
 
-def _tag_weights(tensors: list[Tensor]) -> None:
-    for tensor in tensors:
-        setattr(tensor, _WEIGHTS, True)
+def _out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    def run(first: Tensor, *rest: Any, **named: Any) -> Tensor:
+        fresh = first.clone()
+        function(fresh, *rest, **named)
+        return fresh
+
+    return run
 
 
 def _checkpointing() -> bool:
@@ -307,15 +341,6 @@ def _tensors(value: Any) -> Iterable[Tensor]:
 
 def _protect(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """`F.embedding(max_norm=...)` rescales its table in place without saying so: it gets a copy."""
-    if name == "embedding" and ((len(args) > 3 and args[3]) or kwargs.get("max_norm")) is not None:
+    if name == "embedding" and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
         args = tuple(a.clone() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
     return args, kwargs
-
-
-_PLUMBING = """View Reshape UnsafeView AsStrided Alias Select Slice Index Expand Permute Transpose T Unsqueeze Squeeze
-    Clone Copy CopySlices ToCopy Split Unbind Cat Stack Repeat Add Sub Neg Mean Sum AccumulateGrad Detach""".split()
-
-
-def _is_plumbing(node: str) -> bool:
-    """Nodes which carry any stream unchanged: they appear without a call when views of one memory are written to."""
-    return node.split("::")[-1].split("Backward")[0] in _PLUMBING

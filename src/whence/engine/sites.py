@@ -7,7 +7,7 @@ live copy of it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,10 @@ class Sites:
         setattr(handed, _IDS, (name, positions))
         self._ids[name] = ids.shape
         return handed
+
+    def has_ids(self, args: Any, kwargs: Any) -> bool:
+        """Whether explained ids are among the arguments."""
+        return bool(self._ids) and any(hasattr(a, _IDS) for a in (*args, *kwargs.values()))
 
     def follow(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Carry the mark of ids through views, casts and copies, by doing the same to the positions."""
@@ -93,23 +97,41 @@ class Sites:
 
     def module_output(self, flow: Flow, path: str, output: Any) -> Any:
         """The module's output with its first tensor made live, if this is the call that is explained."""
+        if flow.captures.active:
+            output = replace_first(output, lambda t: flow.captures.visit("output", path, t))
         if path != self.path or not path:
             return output
         self.calls += 1
         if self.calls != (self.call or 1):
             return output
-        return self._replace_first(flow, output)
+        return replace_first(output, lambda t: self.tensor(flow, "at", t))
 
-    def _replace_first(self, flow: Flow, output: Any) -> Any:
-        if isinstance(output, Tensor):
-            return self.tensor(flow, "at", output)
-        if isinstance(output, Mapping):
-            first = next(key for key, item in output.items() if isinstance(item, Tensor))
-            output[first] = self.tensor(flow, "at", output[first])  # type: ignore[index]
-            return output
-        first_at = next(i for i, item in enumerate(output) if isinstance(item, Tensor))
-        items = [self.tensor(flow, "at", item) if i == first_at else item for i, item in enumerate(output)]
+
+def replace_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output with its first tensor changed; what holds no tensor is left."""
+    if isinstance(output, Tensor):
+        return change(output)
+    if isinstance(output, Mapping):
+        first = next((key for key, item in output.items() if isinstance(item, Tensor)), None)
+        if first is not None:
+            output[first] = change(output[first])  # type: ignore[index]
+        return output
+    if isinstance(output, tuple | list):
+        place = next((i for i, item in enumerate(output) if isinstance(item, Tensor)), None)
+        items = [change(item) if i == place else item for i, item in enumerate(output)]
         return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    return output
+
+
+def _visit_first(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
+    """Show the module's first tensor to the captures; give the arguments to go on with."""
+
+    def visit(tensor: Tensor) -> Tensor:
+        return flow.captures.visit("input", path, tensor)
+
+    if any(isinstance(a, Tensor) for a in args):
+        return replace_first(args, visit), kwargs
+    return args, replace_first(dict(kwargs), visit)
 
 
 @contextmanager
@@ -121,9 +143,11 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
         return threading.get_ident() == flow.thread and not flow.suspended
 
     def watch(path: str, module: nn.Module) -> None:
-        def enter(module: nn.Module, args: Any) -> None:
-            if ours():
-                flow.path.append(path)
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            if not ours():
+                return None
+            flow.path.append(path)
+            return _visit_first(flow, path, args, kwargs) if flow.captures.active else None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             if not ours():
@@ -131,7 +155,7 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
             flow.path.pop()
             return None if output is None else flow.sites.module_output(flow, path, output)
 
-        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave, always_call=True))
 
     try:

@@ -1,0 +1,84 @@
+"""Reading and replacing intermediate values by call: attention probabilities, the inputs and outputs of modules.
+
+Attention is found by the computation, not by class names: a softmax whose result, copied, cast or dropped out perhaps,
+multiplies something else that is live. Fused attention shows itself when it is expanded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from whence.engine.ops import GROUP
+
+_WEIGHTS = "_whence_weights"  # on a softmax's result and its copies
+_COPIES = frozenset({"dropout", "scale"})
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in one forward pass."""
+
+    kind: Literal["attention", "input", "output"]  # attention probabilities; what enters or leaves a module
+    path: str
+    call: int  # which call of this kind at this path, from 1
+
+
+Edit = Callable[[Site, Tensor], Tensor | None]  # gives the tensor to go on with, or None to leave it
+
+
+class Captures:
+    """What to read (`wants`) and what to replace (`edit`); what was read is in `found`."""
+
+    def __init__(self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None) -> None:
+        self.wants, self.edit = wants, edit
+        self.found: dict[Site, Tensor] = {}
+        self.attention = 0  # attention calls met
+        self._calls: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def active(self) -> bool:
+        return self.wants is not None or self.edit is not None
+
+    def visit(self, kind: Any, path: str, tensor: Tensor) -> Tensor:
+        """The tensor to go on with at this place."""
+        self._calls[kind, path] += 1
+        site = Site(kind, path, self._calls[kind, path])
+        given = self.edit(site, tensor) if self.edit else None
+        tensor = tensor if given is None else given
+        if self.wants is not None and self.wants(site):
+            self.found[site] = tensor
+        return tensor
+
+    def weights(self, family: str, live: list[Tensor]) -> Tensor | None:
+        """The attention probabilities among the inputs of a product."""
+        if GROUP.get(family) != "product":
+            return None
+        return next((t for t in live if getattr(t, _WEIGHTS, False)), None)
+
+    def follow(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> None:
+        """Tag a softmax's result, and what merely copies it."""
+        group = GROUP.get(family)
+        if group == "attention":
+            self.attention += 1
+        copies = (group == "view" or family in _COPIES) and any(getattr(t, _WEIGHTS, False) for t in live)
+        if copies or family == "softmax":
+            for tensor in outputs:
+                setattr(tensor, _WEIGHTS, True)
+
+
+def layer_of(root: nn.Module, path: str) -> str:
+    """The innermost member of a module list that contains this path ('' if there is none)."""
+    members = {
+        f"{name}.{child}" if name else child
+        for name, module in root.named_modules()
+        if isinstance(module, nn.ModuleList)
+        for child, _ in module.named_children()
+    }
+    parts = path.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in members), "")

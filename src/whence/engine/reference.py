@@ -1,0 +1,113 @@
+"""Record / replay of a reference pass, and the rule that any op can take between its reference and its input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.engine.call import Call, Gradients
+from whence.errors import DivergedError
+
+
+@dataclass(slots=True)
+class Entry:
+    """One live op of the reference pass; values are kept for ops whose rule may ask for them."""
+
+    name: str
+    path: str
+    shapes: tuple[torch.Size, ...]
+    values: tuple[Tensor, ...] = ()
+    args: Any = ()
+    kwargs: Any = None
+    versions: tuple[int, ...] = ()
+
+
+class RowsNeeded(Exception):
+    """A reference of one row does not broadcast here: it must be recorded again, expanded to all rows."""
+
+
+class CopiesNeeded(Exception):
+    """A recorded value was overwritten in place: it must be recorded again, with copies."""
+
+
+class Tape:
+    """The ops of a reference pass in order. Replaying pops each entry, checks it and lets go of it."""
+
+    def __init__(self, copies: bool = False) -> None:
+        self.copies = copies
+        self.entries: deque[Entry] = deque()
+        self.played = 0
+
+    def record(
+        self, name: str, path: str, live: Sequence[Tensor], args: Any, kwargs: Any, *, values: bool, writes: bool
+    ) -> None:
+        shapes = tuple(t.shape for t in live)
+        if not values:
+            self.entries.append(Entry(name, path, shapes))
+            return
+        kept = tuple(t.detach().clone() if self.copies or writes else t.detach() for t in live)
+        self.entries.append(Entry(name, path, shapes, kept, args, kwargs, tuple(t._version for t in kept)))
+
+    def play(self, name: str, path: str, live: Sequence[Tensor]) -> Entry:
+        """The reference's entry for this op, which must be the same op on tensors of the same shapes."""
+        self.played += 1
+        if not self.entries:
+            raise DivergedError(
+                f"Op {self.played}: the input runs {name} in {path or 'the model itself'}, and the reference ran no "
+                f"more ops.\n{_WAY_OUT}"
+            )
+        entry = self.entries.popleft()
+        if entry.name != name or len(entry.shapes) != len(live):
+            raise DivergedError(
+                f"Op {self.played}: the reference ran {entry.name} (in {entry.path or 'the model itself'}), the input "
+                f"runs {name} (in {path or 'the model itself'}).\n{_WAY_OUT}"
+            )
+        for shape, tensor in zip(entry.shapes, live, strict=True):
+            if shape != tensor.shape and not _broadcasts(shape, tensor.shape):
+                raise RowsNeeded(f"op {self.played}, {name}: {tuple(shape)} against {tuple(tensor.shape)}")
+        if tuple(t._version for t in entry.values) != entry.versions:
+            raise CopiesNeeded
+        return entry
+
+    def finish(self) -> None:
+        """Every entry must have been used."""
+        if self.entries:
+            first = self.entries[0]
+            raise DivergedError(
+                f"The reference ran {len(self.entries)} more ops than the input, the first of them {first.name} "
+                f"(in {first.path or 'the model itself'}).\n{_WAY_OUT}"
+            )
+
+
+_WAY_OUT = (
+    "  The model takes another branch for the baseline than for the input: choose a baseline nearer to the input, or a "
+    "method without a reference."
+)
+
+
+def _broadcasts(one: torch.Size, many: torch.Size) -> bool:
+    return len(one) == len(many) and all(a in (1, b) for a, b in zip(one, many, strict=True))
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+def path_integral(call: Call, m: Any) -> Gradients:
+    """Rule: the op's own derivative averaged over the straight line from its reference to its input.
+
+    m·Δy = Σ_j ∫ m·∂y/∂x_j dα · Δx_j, so nothing is lost but the quadrature's error: 8 Gauss–Legendre points.
+    """
+    here, before = call.x, call.reference_x
+    total = [torch.zeros_like(x) for x in here]
+    for node, weight in zip((_NODES + 1) / 2, _WEIGHTS / 2, strict=True):
+        point = [b + float(node) * (x - b) for x, b in zip(here, before, strict=True)]
+        for sum_, g in zip(total, call.derivative_at(point, m), strict=True):
+            if g is not None:
+                sum_ += float(weight) * g
+    return total

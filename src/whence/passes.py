@@ -1,0 +1,215 @@
+"""Passes: one forward run of a subject under the engine, and what can be pulled back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from whence import targets
+from whence.engine.call import Rule
+from whence.engine.capture import Captures, Edit, Site
+from whence.engine.propagate import Flow
+from whence.engine.reference import CopiesNeeded, RowsNeeded, Tape
+from whence.engine.sites import Sites, watched
+from whence.errors import IndependentError, InputError, ModelError, NoAttention, NoRule
+
+if TYPE_CHECKING:
+    from whence.subject import Subject
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a pass is run."""
+
+    rules: Mapping[str, Rule] | None = None  # the user's own are merged over them
+    gradient: bool = True
+    expand: frozenset[str] = frozenset()  # fused ops to write out
+    reference: Subject | None = None  # the subject at x', recorded first and replayed against
+    wants: Callable[[Site], bool] | None = None  # sites to read
+    edit: Edit | None = None  # values to replace
+    copies: bool = False  # keep copies of what the model overwrites
+
+
+def run(subject: Subject, plan: Plan) -> Pass:
+    """One forward pass, with its reference recorded before it if there is one."""
+    if plan.reference is None:
+        return _forward(subject, plan)
+    try:
+        before, tape = _recorded(plan.reference, plan)
+        return replace(_forward(subject, plan, replay=tape), reference=before)
+    except RowsNeeded:  # one row does not stand for all in this model
+        if plan.reference.rows == subject.rows:
+            raise
+        rows = torch.zeros(subject.rows, dtype=torch.long)
+        return run(subject, replace(plan, reference=plan.reference.take(rows)))
+    except CopiesNeeded:
+        return run(subject, replace(plan, copies=True))
+
+
+def _recorded(reference: Subject, plan: Plan) -> tuple[Pass, Tape]:
+    tape = Tape(plan.copies)
+    return _forward(reference, replace(plan, gradient=False), record=tape), tape
+
+
+def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None) -> Pass:
+    rules = plan.rules or {}
+    flow = Flow(
+        {**rules, **subject.rules},
+        sites=Sites(subject.values, subject.at),
+        captures=Captures(plan.wants, plan.edit),
+        expand=plan.expand,
+        record=record,
+        replay=replay,
+        strict=bool(rules) and "*" not in rules,
+        refuse=subject.refuse,
+        method=subject.method,
+        trace=subject.notes.steps is not None,
+        copies=plan.copies,
+    )
+    with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow), flow:
+        output = _call(subject, flow)
+        score, index = targets.score(output, subject.target, subject.output, subject.last_real(), subject.rows)
+        flow.is_live(score)  # audits the last stretch
+    _check(subject, flow, score)
+    subject.notes.add(flow)
+    leaves = flow.sites.leaves
+    facts = subject.facts
+    if facts.score is None:
+        facts.score, facts.index = score.detach(), index
+        facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
+    return Pass(subject, plan, flow, score, leaves)
+
+
+def _call(subject: Subject, flow: Flow) -> Any:
+    handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
+    if subject.form == "dict":
+        return subject.model(**handed)
+    return subject.model(*handed.values())
+
+
+def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:
+    """What the model gets: always a copy, because it may write to what it gets."""
+    if not isinstance(value, Tensor):
+        return value
+    role = subject.roles.get(name, "fixed")
+    if role == "value":
+        return flow.sites.tensor(flow, name, value)
+    return flow.sites.ids(name, value) if role == "ids" else value.detach().clone()
+
+
+def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
+    sites = flow.sites
+    if subject.at is not None and "at" not in sites.leaves:
+        raise InputError(
+            f"at={subject.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
+            "  Name a module that runs, and a call that happens (the first one is @1)."
+        )
+    if subject.at is not None and sites.call is None and sites.calls > 1:
+        raise InputError(
+            f"at={subject.at!r}: this module runs {sites.calls} times in one forward pass.\n"
+            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{sites.calls}".'
+        )
+    leaf = sites.leaves.get("at")
+    if leaf is not None and leaf.shape[:1] != (subject.rows,):
+        raise InputError(
+            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
+            f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
+        )
+    if not bool(torch.isfinite(score).all()):
+        row = int((~torch.isfinite(score)).any(1).nonzero()[0])
+        raise ModelError(
+            f"The model's score is {score[row].tolist()} for row {row}.\n"
+            "  Check the weights and this row; an explanation needs a finite score."
+        )
+    if not sites.leaves:
+        raise _independent(subject)
+    if subject.refuse and flow.unseen and flow.modifies():
+        node, path = next(iter(flow.unseen))
+        raise NoRule(
+            f"{subject.method} has no rule for {node!r}, which ran where the engine cannot see "
+            f"(before {path or 'the output'}).\n"
+            '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
+        )
+    if subject.needs_attention and not flow.captures.attention:
+        raise NoAttention(
+            f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
+            "  Choose a method that works on any model, such as gradient or guided_backprop."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One forward pass of a subject."""
+
+    subject: Subject
+    plan: Plan
+    flow: Flow
+    score: Tensor  # (rows, k)
+    leaves: Mapping[str, Tensor]
+    reference: Pass | None = None
+
+    @property
+    def captured(self) -> dict[Site, Tensor]:
+        """What was read on the way, by site."""
+        return self.flow.captures.found
+
+    @property
+    def x(self) -> dict[str, Tensor]:
+        """The explained values, each (rows, 1, …) so that it broadcasts over targets."""
+        return {key: leaf.detach().unsqueeze(1) for key, leaf in self.leaves.items()}
+
+    def pull(self, rules: Mapping[str, Rule] | None = None, *, again: bool = False) -> dict[str, Tensor]:
+        """Propagate each target's score back to the explained values: (rows, k, …) each.
+
+        `rules` is another table for the same families; `again` keeps the pass for further propagations.
+        """
+        if not self.score.requires_grad:
+            raise _independent(self.subject)
+        if any("CheckpointFunction" in node for node, _ in self.flow.unseen):
+            raise ModelError(
+                "The model uses torch.utils.checkpoint with use_reentrant=True, through which no gradient of an input "
+                "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."
+            )
+        try:
+            columns = self.columns(list(self.leaves.values()), rules, again=again)
+        except RuntimeError as error:
+            if self.flow.copies or "modified by an inplace operation" not in str(error):
+                raise
+            return run(self.subject, replace(self.plan, copies=True)).pull(rules)  # written for inference
+        if all(m is None for column in columns for m in column):
+            raise _independent(self.subject)
+        return {
+            key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
+        }
+
+    def columns(
+        self, tensors: list[Tensor], rules: Mapping[str, Rule] | None = None, *, again: bool = False
+    ) -> list[list[Tensor | None]]:
+        """For each target, what its score sends back to any tensors of this pass."""
+        found = []
+        for k in range(self.score.shape[1]):
+            start = torch.zeros_like(self.score)
+            start[:, k] = 1
+            last = k + 1 == self.score.shape[1]
+            found.append(self.flow.pull(self.score, start, tensors, rules, again=again or not last))
+            self.subject.notes.backwards += 1
+        return found
+
+
+def _columns(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
+    parts = [torch.zeros_like(leaf) if m is None else m for m in found]
+    return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)
+
+
+def _independent(subject: Subject) -> IndependentError:
+    names = [name for name, role in subject.roles.items() if role != "fixed"]
+    what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
+    return IndependentError(
+        f"The explained score does not depend on {what} through any differentiable op.\n"
+        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, for ids that enter "
+        "no embedding, or name another input with wrt=."
+    )
