@@ -59,7 +59,11 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_scaled_dot_product_attention(kind: str) -> None:
     options = ATTENTIONS[kind]
-    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), (Q, K, V), hidden="scaled_dot_product_attention")
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
+        (Q, K, V),
+        hidden="scaled_dot_product_attention",
+    )
 
 
 def test_grouped_queries_and_keyword_spelling() -> None:

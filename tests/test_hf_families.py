@@ -1,0 +1,71 @@
+"""The gradient as a rule for every op, with everything fused written out, equals autograd on every family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine_tools import EVERY, OWN, all_equal, gradients, run
+from tests.hf import FAMILIES
+from tests.models import close
+from whence.engine.capture import Site
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # DeBERTa's own
+PAIRS = [pytest.param(name, kind, id=f"{name}-{kind}") for name, family in FAMILIES.items() for kind in family.kinds]
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_rules_for_every_op_give_autograds_gradient(name: str, kind: str) -> None:
+    family = FAMILIES[name]
+    model, inputs = family.build(kind), family.inputs()
+    plain_score, plain = gradients(model, inputs, target=family.target)
+    score, ruled = gradients(model, inputs, OWN, target=family.target, expand=EVERY)
+    close(score, plain_score, 1e-10)
+    all_equal(ruled, plain, 1e-12)
+    with torch.no_grad():
+        output = model(**{key: value.clone() for key, value in inputs.items()})
+    close(score[:, 0], read(output, family.target), 1e-10)
+
+
+def read(output: Any, target: Any) -> Tensor:
+    if callable(target):
+        return target(output)
+    return output.logits[:, *target] if isinstance(target, tuple) else output.logits[:, target]
+
+
+def attention(site: Site) -> bool:
+    return site.kind == "attention"
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.attends])
+def test_captured_attention_is_the_models_own(name: str) -> None:
+    """Against what the eager model itself reports, through default attention where there is such."""
+    family = FAMILIES[name]
+    inputs = family.inputs()
+    done = run(family.build(family.kinds[0]), inputs, target=family.target, expand=EVERY, wants=attention)
+    found = [t.detach() for t in done.captured.values()]
+    eager = family.build("eager")
+    with torch.no_grad():
+        output = eager(**{key: value.clone() for key, value in inputs.items()}, output_attentions=True)
+    reported = own_attentions(output)
+    assert reported
+    if name not in ("swin", "lxmert"):  # these report some of their maps only
+        assert len(found) == len(reported)
+    for theirs in reported:
+        alike = [t.reshape(theirs.shape) for t in found if t.numel() == theirs.numel()]  # DeBERTa joins rows and heads
+        apart = [float((mine - theirs).abs().max()) for mine in alike]
+        assert min(apart, default=1.0) <= 2e-6
+
+
+def own_attentions(output: object) -> list[Tensor]:
+    """Every attention map in a model's output, in whatever fields."""
+    found: list[Tensor] = []
+    for key, value in output.items():  # type: ignore[attr-defined]
+        if "attentions" in key and value is not None:
+            found += list(value) if isinstance(value, tuple) else [value]
+        elif hasattr(value, "items"):
+            found += own_attentions(value)
+    return found
