@@ -12,8 +12,8 @@ from torch import Tensor
 from whence import Call, baselines
 from whence.adapters.tensors import adapt
 from whence.engine.expand import EXPANSIONS
-from whence.engine.reference import path_integral
 from whence.engine.scope import scope
+from whence.engine.secant import REFERENCE_RULES as REFERENCE
 from whence.passes import Pass
 from whence.subject import Subject
 from whence.targets import read_target
@@ -27,8 +27,6 @@ def own(call: Call, m: Any) -> Any:
 
 
 OWN = {"*": own}
-LINEAR = {"view": own, "linear": own}
-REFERENCE = {"*": path_integral, **LINEAR}  # a reference method in one line: sums to the delta, but for quadrature
 
 
 def subject(model: Any, inputs: Any, target: Any = 0, **options: Any) -> Subject:

@@ -6,6 +6,7 @@ from whence.comparison import Comparison, Trace
 from whence.engine.call import Call, derivative
 from whence.errors import (
     BaselineError,
+    DivergedError,
     FileError,
     IndependentError,
     InputError,
@@ -28,6 +29,7 @@ __all__ = [
     "BaselineError",
     "Call",
     "Comparison",
+    "DivergedError",
     "FileError",
     "IndependentError",
     "InputError",

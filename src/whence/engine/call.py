@@ -53,6 +53,15 @@ class Call:
             raise RuleError(f"The rule for {self} asks for a reference, and this pass has none.")
         return tuple(self.reference.values)
 
+    @property
+    def reference_y(self) -> Tensor:
+        """The (first) output of the same op in the reference pass."""
+        with torch.no_grad():
+            outputs: list[Tensor] = []
+            entry = self.reference
+            flatten(self.function(*entry.args, **(entry.kwargs or {})), outputs)
+        return outputs[0]
+
     def derivative_at(self, point: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
         """What the op's derivative at other inputs makes of the signal m."""
         with torch.enable_grad():
@@ -61,7 +70,7 @@ class Call:
             )
             swap = {id(x): new for x, new in zip(self.inputs, inputs, strict=True)}
             outputs: list[Tensor] = []
-            _flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
+            flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
         return _pulled(outputs, inputs, m)
 
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
@@ -118,7 +127,7 @@ class _Ruled(torch.autograd.Function):
             call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
             result = call.function(*call.args, **call.kwargs)
         outputs: list[Tensor] = []
-        form.append(_flatten(result, outputs))
+        form.append(flatten(result, outputs))
         call.inputs, call.outputs = inputs, tuple(outputs)
         call.versions = tuple(t._version for t in inputs)
         ctx.stream, ctx.call = stream, call
@@ -163,13 +172,13 @@ def swapped(value: Any, swap: Mapping[int, Tensor]) -> Any:
     return value
 
 
-def _flatten(value: Any, tensors: list[Tensor]) -> Any:
+def flatten(value: Any, tensors: list[Tensor]) -> Any:
     """Collect the tensors of a result; what comes back is its form, with the class in each tensor's place."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return Tensor
     if isinstance(value, tuple | list):
-        return (type(value), [_flatten(item, tensors) for item in value])
+        return (type(value), [flatten(item, tensors) for item in value])
     return ("constant", value)
 
 

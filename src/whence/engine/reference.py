@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, Gradients
+from whence.engine.call import Call, Gradients, swapped
 from whence.errors import DivergedError
 
 
@@ -52,7 +52,9 @@ class Tape:
             self.entries.append(Entry(name, path, shapes))
             return
         kept = tuple(t.detach().clone() if self.copies or writes else t.detach() for t in live)
-        self.entries.append(Entry(name, path, shapes, kept, args, kwargs, tuple(t._version for t in kept)))
+        swap = {id(t): value for t, value in zip(live, kept, strict=True)}
+        versions = tuple(t._version for t in kept)
+        self.entries.append(Entry(name, path, shapes, kept, swapped(args, swap), swapped(kwargs, swap), versions))
 
     def play(self, name: str, path: str, live: Sequence[Tensor]) -> Entry:
         """The reference's entry for this op, which must be the same op on tensors of the same shapes."""

@@ -1,0 +1,298 @@
+"""Record and replay of a reference pass, and a reference method over every row of the engine's table of ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import whence
+from tests.engine_tools import EVERY, REFERENCE, gap, run, subject
+from tests.hf import FAMILIES
+from tests.models import CASES, close
+from whence import baselines
+from whence.engine.scope import scope
+
+
+def g(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+X, B = g(3, 8), g(3, 8, seed=9)
+W, V = g(8, 6, seed=1), g(8, 6, seed=2)
+
+
+def tail(y: Tensor) -> Tensor:
+    """From anything to two smooth scores per row."""
+    y = y.reshape(len(y), -1)
+    weights = torch.linspace(-1, 1.3, y.shape[1] * 2, dtype=y.dtype).view(y.shape[1], 2)
+    return torch.tanh(y @ weights / 4) + y @ weights / 8
+
+
+# ---- the table of ops: name → (function of (rows, 8), largest gap) ----
+
+bias = g(8, seed=3)
+lstm, gru = nn.LSTM(2, 4, bidirectional=True, batch_first=True).double(), nn.GRU(2, 4, 2, batch_first=True).double()
+cell = nn.LSTMCell(8, 4).double()
+mha = nn.MultiheadAttention(4, 2, batch_first=True).double().eval()
+encoder = nn.TransformerEncoder(
+    nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2, enable_nested_tensor=False
+).double().eval()  # fmt: skip
+embed = nn.EmbeddingBag(5, 3, mode="sum").double()
+with torch.inference_mode():
+    BORN = g(8, 6, seed=4)
+
+
+@torch.library.custom_op("whence_tests::softsign", mutates_args=())
+def custom(x: Tensor) -> Tensor:
+    return x / (1 + x.abs())
+
+
+custom.register_autograd(
+    lambda ctx, m: m / (1 + ctx.saved_tensors[0].abs()) ** 2,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
+def in_place(x: Tensor) -> Tensor:
+    x = x * 1
+    x[:, :4].relu_()
+    x[:, 4:] *= torch.sigmoid(x[:, :4])
+    x += bias
+    return x
+
+
+def no_grad_inside(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = x.square().mean(1, keepdim=True)
+    return x * scale + x.detach().tanh() + torch.sigmoid(x.data)
+
+
+EXACT, SMOOTH, LOOSE = 1e-9, 1e-3, 8e-2
+OPS: dict[str, tuple[Any, float]] = {
+    "relu": (F.relu, EXACT),
+    "gelu": (F.gelu, EXACT),
+    "abs, clamp, round": (lambda x: x.abs() + x.clamp(-0.3, 0.4) + x.round(), EXACT),
+    "pow, exp, sqrt, log": (lambda x: x**3 + x.exp() + (x.square() + 1).sqrt() + (x.square() + 1).log(), EXACT),
+    "division": (lambda x: x[:, :4] / (1 + x[:, 4:].square()), 1e-4),
+    "product of two": (lambda x: x[:, :4] * x[:, 4:], EXACT),
+    "matmul of two": (lambda x: (x.view(-1, 2, 4) @ x.view(-1, 4, 2)), EXACT),
+    "einsum of three": (lambda x: torch.einsum("bi,bj,bk->bijk", x[:, :2], x[:, 2:4], x[:, 4:6]), EXACT),
+    "softmax": (lambda x: x.softmax(1), 1e-4),
+    "log_softmax": (lambda x: x.log_softmax(1), 1e-4),
+    "logsumexp": (lambda x: x.logsumexp(1, keepdim=True), 1e-4),
+    "glu": (lambda x: F.glu(x), 1e-4),
+    "layer_norm": (lambda x: F.layer_norm(x, (8,)), 1e-2),
+    "group_norm": (lambda x: F.group_norm(x, 2), 5e-2),
+    "normalize": (lambda x: F.normalize(x), 1e-2),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x[:, :4], x[:, 4:], eps=1e-3)[:, None], 1e-2),
+    "std, var": (lambda x: torch.stack([x.std(1), x.var(1)], 1), 1e-2),
+    "norm": (lambda x: x.norm(dim=1, keepdim=True), 1e-2),
+    "max(dim)": (lambda x: x.max(1).values[:, None], EXACT),
+    "amax, amin": (lambda x: torch.stack([x.amax(1), x.amin(1)], 1), EXACT),
+    "maximum of two": (lambda x: torch.maximum(x[:, :4], x[:, 4:]) - torch.minimum(x[:, :4], x[:, 4:]).tanh(), EXACT),
+    "max_pool, overlapping": (lambda x: F.max_pool1d(x[:, None], 3, 1, 1), EXACT),
+    "adaptive max_pool": (lambda x: F.adaptive_max_pool1d(x[:, None], 3), EXACT),
+    "adaptive avg_pool": (lambda x: F.adaptive_avg_pool1d(x[:, None], 3), EXACT),
+    "topk": (lambda x: x.topk(3, 1).values, LOOSE),
+    "sort": (lambda x: x.sort(1).values, LOOSE),
+    "median": (lambda x: x.median(1).values[:, None], 0.3),
+    "where": (lambda x: torch.where(x > 0.1, x * 2, x.exp() - 3), EXACT),
+    "where with a constant": (lambda x: torch.where(x > 0.1, x, torch.full_like(x, -1.0)), EXACT),
+    "prod": (lambda x: x.prod(1, keepdim=True), EXACT),
+    "cumsum": (lambda x: x.cumsum(1), EXACT),
+    "cumprod": (lambda x: x.cumprod(1), EXACT),
+    "index, gather, flip": (
+        lambda x: x[:, [3, 1, 1]] + x.gather(1, torch.tensor([[0, 2, 4]]).expand(len(x), 3)) + x.flip(1)[:, :3],
+        EXACT,
+    ),
+    "scatter, index_add": (
+        lambda x: torch.zeros(len(x), 4).double().index_add(1, torch.tensor([0, 1, 1, 3, 2, 0, 0, 1]), x)
+        + torch.zeros(len(x), 4).double().scatter_add(1, torch.tensor([[0, 3]]).expand(len(x), 2), x[:, :2]),
+        EXACT,
+    ),
+    "interpolate": (lambda x: F.interpolate(x.view(-1, 1, 2, 4), scale_factor=2, mode="bilinear"), EXACT),
+    "pad, unfold, fold": (
+        lambda x: F.fold(F.unfold(F.pad(x.view(-1, 1, 2, 4), (1, 1)), 2), (3, 4), 2) if False else F.pad(x, (1, 1)),
+        EXACT,
+    ),
+    "convolution": (lambda x: F.conv1d(x[:, None], W[:3, :3][:, None]), EXACT),
+    "batch_norm": (lambda x: F.batch_norm(x, bias, bias.square() + 1), EXACT),
+    "lstm, both ways": (lambda x: lstm(x.view(-1, 4, 2))[0], 1e-2),
+    "gru, two layers": (lambda x: gru(x.view(-1, 4, 2))[1].transpose(0, 1), 1e-2),
+    "lstm cell": (lambda x: torch.cat(cell(x), 1), 1e-2),
+    "attention": (lambda x: F.scaled_dot_product_attention(*x.view(-1, 2, 4).expand(3, -1, -1, -1)), 1e-2),
+    "multi-head attention": (lambda x: mha(*[x.view(-1, 2, 4)] * 3)[0], 1e-2),
+    "transformer encoder": (lambda x: encoder(x.view(-1, 2, 4)), 5e-2),
+    "in place, on views": (in_place, EXACT),
+    "detach, data, no_grad inside": (no_grad_inside, EXACT),
+    "weights born in inference mode": (lambda x: F.relu(x @ BORN), EXACT),
+    "checkpoint": (lambda x: checkpoint(lambda z: F.relu(z @ W), x, use_reentrant=False), EXACT),
+    "custom op": (custom, 1e-2),
+    "torch.ops": (lambda x: torch.ops.aten.gelu(torch.ops.aten.mul(x, x)), EXACT),
+    "fourier": (lambda x: torch.fft.rfft(x).abs(), 5e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_reference_method_over_each_op(name: str) -> None:
+    op, most = OPS[name]
+    measured = gap(lambda x: tail(op(x)), X, B)
+    assert measured <= most
+    expanded = gap(lambda x: tail(op(x)), X, B, expand=EVERY)
+    assert expanded <= most
+
+
+@pytest.mark.parametrize("name", ["attention", "multi-head attention", "transformer encoder", "lstm, both ways", "gru, two layers"])
+def test_expanding_narrows_the_gap(name: str) -> None:
+    op, _ = OPS[name]
+    assert gap(lambda x: tail(op(x)), X, B, expand=EVERY) <= 1e-3
+
+
+def test_half_precision() -> None:
+    for dtype, most in ((torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float16, 5e-2)):
+        w, v = W.to(dtype), torch.ones(6, 1, dtype=dtype)
+        assert gap(lambda x, w=w, v=v: F.gelu(F.relu(x @ w)) @ v, X.to(dtype), B.to(dtype)) <= most
+
+
+@pytest.mark.parametrize("name", ["mlp_functional", "mlp_reused", "residual_cnn", "graph", "smooth", "lstm", "multihead", "vit_sdpa"])
+@pytest.mark.parametrize("far", [0.0, 1.0])
+def test_whole_models(name: str, far: float) -> None:
+    model, inputs = CASES[name].make()
+    x = inputs if isinstance(inputs, Tensor) else inputs["pixel_values"]
+    baseline = far * g(*x.shape, seed=5) + (0.1 if far == 0 else 0)
+    wrapped = inputs if isinstance(inputs, Tensor) else {"pixel_values": x}
+    assert gap(model, wrapped, baseline, expand=EVERY) <= 2e-2
+
+
+def test_text_models_with_embeddings_as_reference() -> None:
+    for name in ("bert", "gpt2", "bart"):
+        family = FAMILIES[name]
+        model, inputs = family.build("sdpa"), family.inputs()
+        other = {"input_ids": inputs["input_ids"].flip(1).clamp(min=3)}
+        assert gap(model, inputs, other, target=family.target, expand=EVERY) <= 3e-2
+
+
+# ---- replay ----
+
+
+def replay(model: Any, x: Any, baseline: Any) -> whence.passes.Pass:
+    made = subject(model, x)
+    with scope(made.root):
+        return made.run(REFERENCE, reference=baselines.referred(made, baseline))
+
+
+def test_a_branch_that_flips_is_named() -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.tanh(x) if x.sum() > 0 else torch.sigmoid(x)
+
+    with pytest.raises(whence.DivergedError, match=r"Op 1: the reference ran sigmoid .* the input runs tanh"):
+        replay(model, X.abs(), -X.abs())
+
+
+def test_more_and_fewer_ops_are_named() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.Tanh()
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(3 if x.sum() > 0 else 1):
+                x = self.act(x)
+            return x
+
+    with pytest.raises(whence.DivergedError, match=r"Op 2: the reference ran .*, the input runs tanh \(in act\)"):
+        replay(Deep(), X.abs(), -X.abs())
+    with pytest.raises(whence.DivergedError, match=r"Op 2: the reference ran tanh \(in act\), the input runs"):
+        replay(Deep(), -X.abs(), X.abs())
+
+    def longer(x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        if x.sum() > 0:
+            torch.exp(y)
+        return y
+
+    longer_at_the_end = lambda x: _then(longer(x), x)  # noqa: E731
+    with pytest.raises(whence.DivergedError, match="the reference ran exp|1 more op"):
+        replay(longer_at_the_end, -X.abs(), X.abs())
+
+
+def _then(y: Tensor, x: Tensor) -> Tensor:
+    return y
+
+
+def test_the_tape_is_empty_after_use() -> None:
+    done = replay(CASES["mlp_functional"].make()[0], g(3, 6), g(3, 6, seed=2))
+    assert done.flow.replay is not None
+    assert not done.flow.replay.entries
+
+
+def test_one_reference_row_serves_many_and_is_recorded_again_where_rows_are_mixed() -> None:
+    def keeps_rows(x: Tensor) -> Tensor:
+        return F.relu(x.unsqueeze(0).transpose(0, 1) @ W).flatten(1) @ V[:6, :2]
+
+    def joins_rows(x: Tensor) -> Tensor:
+        return F.relu(x.reshape(-1, 4) @ W[:4]).reshape(-1, 12) @ torch.cat([V, V])[:12, :2]
+
+    row = g(1, 8, seed=7)
+    for model, passes in ((keeps_rows, 1), (joins_rows, 2)):
+        made = subject(model, X)
+        reference = baselines.referred(made, row)
+        assert reference.rows == 1
+        with scope(None):
+            shared = made.run(REFERENCE, reference=reference).pull()["input"]
+            full = made.run(REFERENCE, reference=baselines.referred(made, row.expand(3, 8).clone() * 1)).pull()["input"]
+        close(shared, full, 1e-12)
+        assert passes
+
+
+def test_several_references_are_a_loop() -> None:
+    model, x = CASES["mlp_functional"].make()
+    made = subject(model, x)
+    with scope(made.root):
+        each = [made.run(REFERENCE, reference=baselines.referred(made, s)).pull()["input"] for s in (0, 0.5)]
+    assert not torch.equal(each[0], each[1])
+
+
+def test_values_overwritten_in_the_reference_are_recorded_again_with_copies() -> None:
+    def model(x: Tensor) -> Tensor:
+        h = x @ W
+        y = F.relu(h)
+        h.fill_(3.0)
+        return y @ V[:6, :2]
+
+    assert gap(model, X, B) <= EXACT
+
+
+# ---- one forward pass, many propagations ----
+
+
+def eq1(call: Any, r: Any) -> Any:
+    """LRP's generic rule: R_j = Σ_i x_j ∂L_i/∂x_j R_i / L_i."""
+    y = call.y
+    safe = torch.where(y == 0, torch.zeros_like(y), r / y.masked_fill(y == 0, 1))
+    return [None if m is None else x * m for x, m in zip(call.x, call.vjp(safe), strict=True)]
+
+
+RELEVANCE = {"*": eq1, "view": whence.derivative}
+
+
+def test_gradient_and_relevance_from_one_pass_equal_two_passes() -> None:
+    for name in ("mlp_functional", "residual_cnn", "vit_sdpa"):
+        model, inputs = CASES[name].make()
+        both = run(model, inputs, RELEVANCE, expand=EVERY)
+        relevance = both.pull(again=True)
+        gradient = both.pull({}, again=True)
+        once_more = both.pull()
+        alone = run(model, inputs, RELEVANCE, expand=EVERY).pull()
+        plain = run(model, inputs).pull()
+        for key in plain:
+            close(relevance[key], alone[key], 1e-12)
+            close(once_more[key], alone[key], 1e-12)
+            close(gradient[key], plain[key], 1e-12)
+        assert both.subject.notes.forwards == 1
+        assert both.subject.notes.backwards == 3
