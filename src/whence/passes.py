@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from whence import targets
-from whence.engine.call import Rule
+from whence.engine.call import Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Site
 from whence.engine.propagate import Flow
 from whence.engine.reference import CopiesNeeded, RowsNeeded, Tape
+from whence.engine.scope import rewind
 from whence.engine.sites import Sites, watched
 from whence.errors import IndependentError, InputError, ModelError, NoAttention, NoRule
 
@@ -32,12 +34,21 @@ class Plan:
     wants: Callable[[Site], bool] | None = None  # sites to read
     edit: Edit | None = None  # values to replace
     copies: bool = False  # keep copies of what the model overwrites
+    parameters: bool = False  # leave parameters in the graph
+
+
+_IN_PLACE = "modified by an inplace operation"
 
 
 def run(subject: Subject, plan: Plan) -> Pass:
     """One forward pass, with its reference recorded before it if there is one."""
     if plan.reference is None:
-        return _forward(subject, plan)
+        try:
+            return _forward(subject, plan)
+        except RuntimeError as error:  # a model that differentiates by its own parameters needs them in the graph
+            if plan.parameters or not plan.gradient or "does not require grad" not in str(error):
+                raise
+            return _forward(subject, replace(plan, parameters=True))
     try:
         before, tape = _recorded(plan.reference, plan)
         return replace(_forward(subject, plan, replay=tape), reference=before)
@@ -58,7 +69,7 @@ def _recorded(reference: Subject, plan: Plan) -> tuple[Pass, Tape]:
 def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None) -> Pass:
     rules = plan.rules or {}
     flow = Flow(
-        {**rules, **subject.rules},
+        merged(rules, subject.rules),
         sites=Sites(subject.values, subject.at),
         captures=Captures(plan.wants, plan.edit),
         expand=plan.expand,
@@ -69,9 +80,13 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         method=subject.method,
         trace=subject.notes.steps is not None,
         copies=plan.copies,
+        parameters=plan.parameters,
     )
+    if subject.notes.forwards:
+        rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow), flow:
         output = _call(subject, flow)
+        flow.quiet = not callable(subject.target)
         score, index = targets.score(output, subject.target, subject.output, subject.last_real(), subject.rows)
         flow.is_live(score)  # audits the last stretch
     _check(subject, flow, score)
@@ -94,11 +109,27 @@ def _call(subject: Subject, flow: Flow) -> Any:
 def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:
     """What the model gets: always a copy, because it may write to what it gets."""
     if not isinstance(value, Tensor):
-        return value
+        return _copied(value)
     role = subject.roles.get(name, "fixed")
     if role == "value":
         return flow.sites.tensor(flow, name, value)
     return flow.sites.ids(name, value) if role == "ids" else value.detach().clone()
+
+
+def _copied(value: Any) -> Any:
+    """What is not explained is copied too, as deep as it can be."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if value is None or isinstance(value, str | int | float | bool) or callable(value):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # what cannot be copied is handed over as it is
+        return value
 
 
 def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
@@ -176,9 +207,10 @@ class Pass:
             )
         try:
             columns = self.columns(list(self.leaves.values()), rules, again=again)
-        except RuntimeError as error:
-            if self.flow.copies or "modified by an inplace operation" not in str(error):
+        except (RuntimeError, Overwritten) as error:
+            if self.flow.copies or not (isinstance(error, Overwritten) or _IN_PLACE in str(error)):
                 raise
+            self.subject.notes.take_back(self.flow)
             return run(self.subject, replace(self.plan, copies=True)).pull(rules)  # written for inference
         if all(m is None for column in columns for m in column):
             raise _independent(self.subject)

@@ -50,6 +50,15 @@ class Notes:
         if self.steps is not None and flow.steps is not None:
             self.steps.extend(flow.steps)
 
+    def take_back(self, flow: Flow) -> None:
+        """Forget a pass that has to be run again."""
+        self.ops.subtract(flow.ops)
+        self.unruled.subtract(flow.unruled)
+        self.unseen.subtract(flow.unseen)
+        for counter in (self.ops, self.unruled, self.unseen):
+            for key in [key for key, count in counter.items() if count <= 0]:
+                del counter[key]
+
     def summary(self) -> dict[str, Any]:
         """The receipt: plain data, largest counts first."""
         rules: Counter[tuple[str, str]] = Counter()

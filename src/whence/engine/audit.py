@@ -12,12 +12,15 @@ _PLUMBING = frozenset(
 )
 
 
-def between(node: Any, known: Container[Any]) -> list[str] | None:
-    """Names of the nodes between this one and the nodes that are known; None if it reaches none of them."""
+def between(node: Any, known: Container[Any], dead: set[Any]) -> list[str] | None:
+    """Names of the nodes between this one and the nodes that are known; None if it reaches none of them.
+
+    `dead` remembers nodes that reach none, so that no graph is walked twice.
+    """
     stack, visited, unknown, reached = [node], set(), [], False
     while stack:
         node = stack.pop()
-        if node in visited:
+        if node in visited or node in dead:
             continue
         visited.add(node)
         if node in known:
@@ -25,7 +28,10 @@ def between(node: Any, known: Container[Any]) -> list[str] | None:
             continue
         unknown.append(node.name())
         stack.extend(following for following, _ in node.next_functions if following is not None)
-    return [name for name in unknown if not _is_plumbing(name)] if reached else None
+    if not reached:
+        dead |= visited
+        return None
+    return [name for name in unknown if not _is_plumbing(name)]
 
 
 def _is_plumbing(name: str) -> bool:

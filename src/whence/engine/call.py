@@ -16,6 +16,10 @@ Gradients = Tensor | Sequence[Tensor | None]
 Rule = Callable[["Call", Any], Gradients]
 
 
+class Overwritten(RuleError):
+    """A rule wants a value that the model has overwritten: the pass must be run again with copies."""
+
+
 @dataclass(eq=False, slots=True)
 class Call:
     """An op that was called on live tensors: `x` its live inputs, `y` its output, `vjp` its own derivative."""
@@ -29,16 +33,14 @@ class Call:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
+    copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
 
     @property
     def x(self) -> tuple[Tensor, ...]:
         """The live inputs, detached."""
         if tuple(t._version for t in self.inputs) != self.versions:
-            raise RuleError(
-                f"The input of {self} was overwritten in place after the call, so its rule cannot read it.\n"
-                "  Use a method or a rule that needs only the derivative, or the out-of-place form in the model."
-            )
+            raise Overwritten(f"The input of {self} was overwritten in place after the call.")
         return tuple(t.detach() for t in self.inputs)
 
     @property
@@ -77,6 +79,9 @@ class Call:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
         return _pulled(self.outputs, self.inputs, m)
 
+    def rule_in(self, rules: Mapping[str, Rule]) -> Rule | None:
+        return find_rule(rules, self.family, self.name)
+
     def __str__(self) -> str:
         return f"{self.family!r} (met in {self.path or 'the model itself'})"
 
@@ -89,9 +94,21 @@ def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tupl
     )
 
 
-def find_rule(rules: Mapping[str, Rule], family: str) -> Rule | None:
-    """By family, then by group, then what "*" says of everything else."""
-    return rules.get(family) or rules.get(GROUP.get(family, "")) or rules.get("*")
+def find_rule(rules: Mapping[str, Rule], family: str, name: str = "") -> Rule | None:
+    """By family, by spelling, by group, then what "*" says of everything else but views, which are autograd's."""
+    group = GROUP.get(family, "")
+    found = rules.get(family) or rules.get(group)
+    if found is None and name not in GROUP:
+        found = rules.get(name)
+    return found or (rules.get("*") if group != "view" else None)
+
+
+def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule]:
+    """A user's own rules over a method's: a group, or "*", of the user's also replaces the method's families."""
+    kept = {
+        key: rule for key, rule in rules.items() if "*" not in own and (key not in GROUP or GROUP[key] not in own)
+    }
+    return {**kept, **own}
 
 
 @dataclass(slots=True)
@@ -122,7 +139,7 @@ class _Ruled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Stream, call: Call, form: list[Any], *live: Tensor) -> Any:
         with torch.enable_grad():
-            inputs = tuple(t.detach().requires_grad_() for t in live)
+            inputs = tuple((t.detach().clone() if call.copies else t.detach()).requires_grad_() for t in live)
             swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
             call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
             result = call.function(*call.args, **call.kwargs)
@@ -143,19 +160,27 @@ class _Ruled(torch.autograd.Function):
                 f"The model differentiates {call} twice, and a rule is differentiated once at most.\n"
                 "  Use a method without a rule for this op, such as gradient."
             )
-        rule = find_rule(ctx.stream.rules, call.family) or derivative
+        rule = call.rule_in(ctx.stream.rules) or derivative
         given = rule(call, signals[0] if len(signals) == 1 else signals)
+        _check_given(call, rule, given)
         gradients = (given,) if isinstance(given, Tensor) else tuple(given)
-        if [g is None or g.shape == x.shape for g, x in zip(gradients, call.inputs, strict=False)] != [True] * len(
-            call.inputs
-        ):
-            shapes = [tuple(g.shape) if isinstance(g, Tensor) else g for g in gradients]
-            raise RuleError(
-                f"The rule {rule_name(rule)!r} for {call} gave {shapes}, "
-                f"and the live inputs have the shapes {[tuple(x.shape) for x in call.inputs]}.\n"
-                "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
-            )
         return (None, None, None, *gradients)
+
+
+def _check_given(call: Call, rule: Rule, given: Any) -> None:
+    """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
+    parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
+    wanted = [x.shape for x in call.inputs]
+    fits = len(parts) == len(wanted) and all(
+        p is None or (isinstance(p, Tensor) and p.shape == shape) for p, shape in zip(parts, wanted, strict=False)
+    )
+    if not fits or given is None:
+        got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
+        raise RuleError(
+            f"The rule {rule_name(rule)!r} for {call} gave {got}, "
+            f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
+            "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
+        )
 
 
 def rule_name(rule: Rule) -> str:

@@ -7,9 +7,11 @@ as family and have no group: they are known to nobody, which is what the receipt
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -244,7 +246,8 @@ def _clamp(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) 
     high = _argument(args, kwargs, 2, "max")
     if not _is_zero(low):
         return None
-    return "relu" if high is None or high == float("inf") else "relu6"
+    endless = high is None or (not isinstance(high, Tensor) and high == float("inf"))
+    return "relu" if endless else "relu6"
 
 
 def _clamp_low(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
@@ -262,13 +265,14 @@ def _threshold(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tenso
 
 def _larger(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     """maximum(x, 0) is a ReLU."""
-    return "relu" if any(isinstance(a, Tensor) and _is_zero(a) for a in args if not _is_live(a, live)) else None
+    others = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and not _is_live(a, live)]
+    return "relu" if any(_is_zero(a) for a in others) else None
 
 
 def _is_zero(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not value.requires_grad and value.numel() > 0 and not bool(value.any())
-    return isinstance(value, int | float) and value == 0
+    return isinstance(value, Real) and value == 0
 
 
 def _batch_norm(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
@@ -280,6 +284,17 @@ def _linear_in_live(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[
     """linear and convolution with a weight that depends on the data are products."""
     weight = _argument(args, kwargs, 1, "weight")
     return "matmul" if _is_live(weight, live) and len(live) > 1 else None
+
+
+def _dropout(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
+    """Switched off it hands its input on."""
+    training = _argument(args, kwargs, 2, "training", _argument(args, kwargs, 2, "train", True))
+    return None if training else "view"
+
+
+def _own_if_live(position: int, name: str, family: str) -> Chooser:
+    """An op that is another one when this argument depends on the data."""
+    return lambda args, kwargs, live: family if _is_live(_argument(args, kwargs, position, name), live) else None
 
 
 def _power(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
@@ -296,9 +311,13 @@ _BY_ARGUMENTS: dict[str, Chooser] = {
     **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addcmul"), _affine_product),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
     **dict.fromkeys(("rdiv", "rtruediv"), _reflected_divide),
-    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _linear_in_live),
+    **dict.fromkeys(
+        "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split(), _linear_in_live),
     **dict.fromkeys(("clamp", "clip"), _clamp),
     **dict.fromkeys(("maximum", "fmax", "max"), _larger),
+    **dict.fromkeys(("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d"), _dropout),
+    "prelu": _own_if_live(1, "weight", "prelu"),
+    "grid_sample": _own_if_live(1, "grid", "grid_sample"),
     "clamp_min": _clamp_low,
     "hardtanh": _hardtanh,
     "threshold": _threshold,
@@ -307,9 +326,11 @@ _BY_ARGUMENTS: dict[str, Chooser] = {
 }
 
 
+@functools.cache
 def known_names() -> frozenset[str]:
     """Every name for which a rule may be given: families, groups, and the names of torch's own functions."""
-    own = {
-        n.rstrip("_") for place in (torch, torch.nn.functional, Tensor) for n in dir(place) if not n.startswith("__")
-    }
+    places = (torch, torch.nn.functional, Tensor)
+    own = {n.strip("_") for place in places for n in dir(place)}
+    for prefix, place in (("linalg", torch.linalg), ("special", torch.special), ("fft", torch.fft)):
+        own |= {f"{prefix}_{n}" for n in dir(place)}
     return frozenset(GROUP) | frozenset(FAMILIES) | own

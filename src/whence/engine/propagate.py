@@ -25,6 +25,7 @@ from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.reference import Tape
+from whence.engine.scope import remember
 from whence.engine.sites import Sites
 from whence.errors import NoRule
 
@@ -51,7 +52,8 @@ class Flow(TorchFunctionMode):
       in `unruled`, or raise with `refuse`.
     - `expand` names fused ops to be written out in plain ones.
     - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
-    - `copies` saves copies of whatever backward needs, for models that overwrite it in place.
+    - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
+      parameters in the graph, for models that differentiate by them.
     """
 
     def __init__(
@@ -68,16 +70,20 @@ class Flow(TorchFunctionMode):
         method: str = "this method",
         trace: bool = False,
         copies: bool = False,
+        parameters: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
         self.sites, self.captures = sites or Sites(), captures or Captures()
         self.expand = frozenset(expand)
         self.record, self.replay = record, replay
-        self.strict, self.refuse, self.method, self.copies = strict, refuse, method, copies
+        self.strict, self.refuse, self.method = strict, refuse, method
+        self.copies, self.parameters = copies, parameters
         self.path: list[str] = []  # the modules that are running now, kept by hooks
         self.thread = threading.get_ident()
         self.suspended = False
+        self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
+        self.used: set[int] = set()  # rules that some op got, by id
         self.ops: Counter[tuple[str, str, str]] = Counter()  # (family, path, rule)
         self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
@@ -85,7 +91,8 @@ class Flow(TorchFunctionMode):
         self._stream = Stream()
         self._token = object()  # not self: a tensor must not keep the pass alive
         self._nodes: set[Any] = set()  # graph nodes whose op was seen
-        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # parameters and inference tensors
+        self._dead: set[Any] = set()  # graph nodes that depend on nothing live
+        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # copies of inference tensors
         self._expanding: list[str] = []
         self._outer: Flow | None = None
         self._tracks = record is not None or self.captures.active  # marks tensors even where no gradient flows
@@ -143,13 +150,15 @@ class Flow(TorchFunctionMode):
     def is_live(self, tensor: Tensor) -> bool:
         if not tensor.requires_grad and not self._tracks:
             return False
-        return getattr(tensor, _MARK, None) is self._token or self._came_from_outside(tensor)
+        if getattr(tensor, _MARK, None) is self._token and (tensor.grad_fn in self._nodes or not tensor.requires_grad):
+            return True
+        return self._came_from_outside(tensor)  # or it was marked, and then written to where we cannot see
 
     def _came_from_outside(self, tensor: Tensor) -> bool:
         """Audit: a tensor without a mark is live if its graph reaches a known node; what lies between was not seen."""
         if tensor.grad_fn is None:
             return False
-        unseen = audit.between(tensor.grad_fn, self._nodes)
+        unseen = audit.between(tensor.grad_fn, self._nodes, self._dead)
         if unseen is None:
             return False
         self.unseen.update((name, self._here()) for name in unseen)
@@ -174,6 +183,8 @@ class Flow(TorchFunctionMode):
         return self._handle(spelled, func, args, kwargs or {})
 
     def _handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if spelled.writes and args and isinstance(args[0], nn.Parameter):
+            remember(args[0])
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
@@ -191,7 +202,7 @@ class Flow(TorchFunctionMode):
             if value.is_inference():
                 return self._stand_in(value)
             if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
-                return self._stand_in(value)
+                return value if self.parameters else value.detach()
             if self.is_live(value) and not any(value is other for other in live):
                 live.append(value)
             return value
@@ -204,8 +215,7 @@ class Flow(TorchFunctionMode):
     def _stand_in(self, tensor: Tensor) -> Tensor:
         known = self._stand_ins.get(id(tensor))
         if known is None:
-            plain = tensor.clone().detach() if tensor.is_inference() else tensor.detach()
-            known = self._stand_ins[id(tensor)] = (tensor, plain)
+            known = self._stand_ins[id(tensor)] = (tensor, tensor.clone().detach())
         return known[1]
 
     def _look_through(self, name: str, func: Any, args: Sequence[Any]) -> Any:
@@ -250,22 +260,23 @@ class Flow(TorchFunctionMode):
             if new is not weights:
                 args, kwargs = swapped(args, {id(weights): new}), swapped(kwargs, {id(weights): new})
                 live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
-        rule = find_rule(self.rules, family)
-        if rule is None and self.strict and GROUP.get(family) not in LINEAR_GROUPS:
-            self._note_unruled(family)
-        writes = spelled.writes_to_first(args, kwargs)
-        ruled = rule is not None and rule is not derivative
+        rule = find_rule(self.rules, family, spelled.name)
+        target = _target(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
+        writes = target is not None
+        ruled = rule is not None and rule is not derivative and not self._only_views(family, func, args, kwargs, live)
         entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
         if not ruled or self.record is not None:
             result = func(*args, **kwargs)
         else:
-            call = Call(family, spelled.name, self._here(), func, args, kwargs, reference=entry)
-            result = (self._ruled_in_place if writes else self._ruled)(call, live)
+            call = Call(family, spelled.name, self._here(), func, args, kwargs, copies=self.copies, reference=entry)
+            result = run_with_rule(self._stream, call, live) if target is None else self._in_place(call, target, live)
         outputs = list(_tensors(result))
-        if writes:
-            outputs += [t for t in (args[0], args[0]._base) if t is not None]
+        for written in _tensors(target):
+            outputs += [t for t in (written, written._base) if t is not None]
         for tensor in outputs:
             self.mark(tensor)
+        if rule is None and self.strict and not self.quiet and GROUP.get(family) not in LINEAR_GROUPS:
+            self._note_unruled(family, outputs)
         self.captures.follow(family, live, outputs)
         self._note(spelled.name, family, rule, outputs)
         return result
@@ -275,14 +286,19 @@ class Flow(TorchFunctionMode):
             self.record.record(name, self._here(), live, args, kwargs, values=values, writes=writes)
         return self.replay.play(name, self._here(), live) if self.replay is not None else None
 
-    def _ruled(self, call: Call, live: list[Tensor]) -> Any:
-        return run_with_rule(self._stream, call, live)
+    def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:
+        """Whether this op hands on its input's own memory: a node of ours would cut the tie between the two."""
+        if GROUP.get(family) != "view":
+            return False
+        with torch.no_grad():
+            found = func(*swapped(args, {id(t): t.detach() for t in live}), **kwargs) if family != "write" else None
+        memory = {t.untyped_storage().data_ptr() for t in live}
+        return family == "write" or any(t.untyped_storage().data_ptr() in memory for t in _tensors(found))
 
-    def _ruled_in_place(self, call: Call, live: list[Tensor]) -> Tensor:
+    def _in_place(self, call: Call, target: Tensor, live: list[Tensor]) -> Tensor:
         """x.relu_() as x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
-        target = call.args[0]
         copy = target.clone()
-        call.args = (copy, *call.args[1:])
+        call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
         call.function = _out_of_place(call.function)
         target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live]))
         return target
@@ -294,14 +310,17 @@ class Flow(TorchFunctionMode):
 
     def _note(self, name: str, family: str, rule: Rule | None, outputs: list[Tensor]) -> None:
         first = next((t for t in outputs if t.requires_grad), None)
-        if first is None:
+        if first is None or self.quiet:
             return  # a comparison, an arg-max: a constant
+        self.used.add(id(rule))
         title = "autograd" if rule is None else rule_name(rule)
         self.ops[family, self._here(), title] += 1
         if self.steps is not None:
             self.steps.append(Step(name, family, self._here(), title, tuple(first.shape)))
 
-    def _note_unruled(self, family: str) -> None:
+    def _note_unruled(self, family: str, outputs: list[Tensor]) -> None:
+        if not any(t.requires_grad for t in outputs):
+            return
         self.unruled[family, self._here()] += 1
         if self.refuse:
             raise NoRule(
@@ -313,10 +332,15 @@ class Flow(TorchFunctionMode):
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})
 
 
+def _target(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an in-place op writes to: a tensor, or for foreach ops a list of them."""
+    return args[0] if args else kwargs.get("input")
+
+
 def _out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
     def run(first: Tensor, *rest: Any, **named: Any) -> Tensor:
         fresh = first.clone()
-        function(fresh, *rest, **named)
+        function(fresh, *(fresh if r is first else r for r in rest), **named)
         return fresh
 
     return run
@@ -341,6 +365,6 @@ def _tensors(value: Any) -> Iterable[Tensor]:
 
 def _protect(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """`F.embedding(max_norm=...)` rescales its table in place without saying so: it gets a copy."""
-    if name == "embedding" and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
+    if name in ("embedding", "embedding_bag") and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
         args = tuple(a.clone() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
     return args, kwargs

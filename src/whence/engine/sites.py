@@ -7,7 +7,7 @@ live copy of it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,8 @@ class Sites:
         if mark is None or spelled.writes or family_of(spelled.name, args, kwargs, ()) not in _COPIES:
             return
         name, positions = mark
-        moved = func(positions, *args[1:], **kwargs)
+        cast = family_of(spelled.name, args, kwargs, ()) == "cast"  # a narrow type would not hold the positions
+        moved = positions if cast else func(positions, *args[1:], **kwargs)
         pairs = [(result, moved)] if isinstance(result, Tensor) else zip(result, moved, strict=True)
         for tensor, where in pairs:
             if tensor is not args[0] and not tensor.is_floating_point():
@@ -72,10 +73,10 @@ class Sites:
         self, flow: Flow, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor | None:
         """The live embedding, if this call looks explained ids up in a table."""
-        if not self._ids or spelled.name not in ("embedding", "getitem"):
+        if not self._ids or spelled.name not in ("embedding", "getitem", "index_select"):
             return None
-        mark = next((m for a in (*args, *kwargs.values()) if (m := getattr(a, _IDS, None))), None)
-        if mark is None or (spelled.name == "getitem" and getattr(args[0], _IDS, None) is not None):
+        mark = _index_mark(spelled.name, args, kwargs)
+        if mark is None:
             return None
         found = func(*args, **kwargs)
         if not found.is_floating_point():
@@ -107,20 +108,37 @@ class Sites:
         return replace_first(output, lambda t: self.tensor(flow, "at", t))
 
 
+def _index_mark(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The mark of the explained ids by which a table is looked up: table(ids), table[ids], table[ids, :]."""
+    given = [*args, *kwargs.values()]
+    if name != "embedding" and hasattr(given[0], _IDS):
+        return None  # the ids themselves are indexed
+    if name == "index_select" and (args[1] if len(args) > 1 else kwargs.get("dim")) != 0:
+        return None
+    if name == "getitem" and isinstance(args[1], tuple):
+        first, *rest = args[1]
+        given = [first] if all(item in (slice(None), Ellipsis) for item in rest) else []
+    return next((m for a in given if (m := getattr(a, _IDS, None))), None)
+
+
 def replace_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output with its first tensor changed; what holds no tensor is left."""
+    """A module's output with its first floating tensor changed; what holds none is left."""
     if isinstance(output, Tensor):
-        return change(output)
-    if isinstance(output, Mapping):
-        first = next((key for key, item in output.items() if isinstance(item, Tensor)), None)
+        return change(output) if output.is_floating_point() else output
+    if isinstance(output, MutableMapping):
+        first = next((key for key, item in output.items() if _floats(item)), None)
         if first is not None:
-            output[first] = change(output[first])  # type: ignore[index]
+            output[first] = change(output[first])
         return output
     if isinstance(output, tuple | list):
-        place = next((i for i, item in enumerate(output) if isinstance(item, Tensor)), None)
+        place = next((i for i, item in enumerate(output) if _floats(item)), None)
         items = [change(item) if i == place else item for i, item in enumerate(output)]
         return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
     return output
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _visit_first(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
@@ -129,7 +147,7 @@ def _visit_first(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
     def visit(tensor: Tensor) -> Tensor:
         return flow.captures.visit("input", path, tensor)
 
-    if any(isinstance(a, Tensor) for a in args):
+    if any(_floats(a) for a in args):
         return replace_first(args, visit), kwargs
     return args, replace_first(dict(kwargs), visit)
 
@@ -143,16 +161,19 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
         return threading.get_ident() == flow.thread and not flow.suspended
 
     def watch(path: str, module: nn.Module) -> None:
+        depth: list[int] = []  # of each running call: a hook of the user's may raise before or after ours
+
         def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
             if not ours():
                 return None
+            depth.append(len(flow.path))
             flow.path.append(path)
             return _visit_first(flow, path, args, kwargs) if flow.captures.active else None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
-            if not ours():
+            if not ours() or not depth:
                 return None
-            flow.path.pop()
+            del flow.path[depth.pop() :]
             return None if output is None else flow.sites.module_output(flow, path, output)
 
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))

@@ -18,16 +18,23 @@ _SMOOTH = "elu celu selu gelu silu mish hardswish softplus".split()
 
 def positive_signal(call: Call, m: Tensor) -> Tensor:
     """DeconvNet's rule: m⁺, whatever the forward value was."""
-    return m.clamp(min=0)
+    return m.clamp(min=0).sum_to_size(call.inputs[0].shape)
 
 
 def positive_evidence(call: Call, m: Tensor) -> Gradients:
-    """Guided backprop's rule: m⁺ times the local derivative, which is 1[x>0] at a ReLU."""
+    """Guided backprop's rule at a smooth activation: m⁺ times the local derivative."""
     return call.vjp(m.clamp(min=0))
 
 
+def positive_both(call: Call, m: Tensor) -> Tensor:
+    """Guided backprop's rule at a rectifier: m⁺·1[x>0] (and 0 where a capped one is full)."""
+    (found,) = call.vjp(m.clamp(min=0))
+    assert found is not None
+    return found * (call.x[0] > 0)  # exact zeros pass in some spellings of the derivative, and halve in others
+
+
 def positive_part(call: Call, m: Tensor) -> Tensor:
-    """Guided backprop's rule for a leaky rectifier: only its positive part counts, m⁺·1[x>0]."""
+    """Guided backprop's rule at a leaky rectifier: only its positive part counts, m⁺·1[x>0]."""
     return m.clamp(min=0) * (call.x[0] > 0)
 
 
@@ -44,4 +51,4 @@ def deconvnet(subject: Subject) -> dict[str, Tensor]:
 @method("guided_backprop", paper="Springenberg et al. 2015, arXiv:1412.6806")
 def guided_backprop(subject: Subject) -> dict[str, Tensor]:
     """The gradient in which a ReLU passes positive signals of positive activations only, m·1[x>0]·1[m>0]."""
-    return subject.run(_table(positive_evidence, positive_part, positive_evidence)).pull()
+    return subject.run(_table(positive_both, positive_part, positive_evidence)).pull()
