@@ -66,10 +66,10 @@ class WhenceWarning(UserWarning):
 
 def warn(message: str) -> None:
     """A WhenceWarning that points at the first line outside this package: the user's own call."""
-    level, frame = 2, sys._getframe(1)
+    level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whence":
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, WhenceWarning, stacklevel=level - 1)
+    warnings.warn(message, WhenceWarning, stacklevel=level)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

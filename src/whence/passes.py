@@ -87,7 +87,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
     with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow), flow:
         output = _call(subject, flow)
         flow.quiet = not callable(subject.target)
-        score, index = targets.score(output, subject.target, subject.output, subject.last_real(), subject.rows)
+        score, index = targets.score(output, subject.target, subject.output, subject.last_real, subject.rows)
         flow.is_live(score)  # audits the last stretch
     _check(subject, flow, score)
     subject.notes.add(flow)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar
 
 from whence.errors import MethodError, ParameterError, did_you_mean
@@ -48,9 +50,11 @@ class Parameter:
         if self.choices:
             fine, wanted = value in self.choices, "one of " + ", ".join(map(repr, self.choices))
         elif self.kind is float:
-            fine, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+            fine, wanted = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value), "a number"
+            value = float(value) if fine else value
         elif self.kind is int:
-            fine, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+            fine, wanted = isinstance(value, Integral) and not isinstance(value, bool), "a whole number"
+            value = int(value) if fine else value
         elif self.kind in (bool, str):
             fine, wanted = isinstance(value, self.kind), {bool: "True or False", str: "a string"}[self.kind]
         else:
@@ -103,7 +107,7 @@ class Registry(Mapping[str, Entry[F]]):
         return decorate
 
     def __getitem__(self, name: str) -> Entry[F]:
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise MethodError(f"There is no {self._noun} {name!r}. {did_you_mean(str(name), self._entries)}")
         return self._entries[name]
 

@@ -142,18 +142,21 @@ class Subject:
 
     # ---- real units ----
 
-    def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
-        """Which units (rows, n) of this input are no padding, where an attention mask says so."""
-        name = "decoder_attention_mask" if key.startswith("decoder_") else "attention_mask"
-        mask = self.inputs.get(name)
-        fits = isinstance(mask, Tensor) and mask.dim() == 2 and tuple(mask.shape) == tuple(shape[:2])
-        return mask.bool() if isinstance(mask, Tensor) and fits else None
+    def mask(self, decoder: bool) -> Tensor | None:
+        """The padding mask (rows, n) of the decoder's tokens, or of the others."""
+        mask = self.inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == self.rows else None
 
-    def last_real(self) -> Tensor | None:
-        """Each row's last position that is no padding."""
-        for name in ("decoder_attention_mask", "attention_mask"):
-            mask = self.inputs.get(name)
-            if isinstance(mask, Tensor) and mask.dim() == 2:
-                positions = torch.arange(mask.shape[1], device=mask.device)
-                return (mask.bool() * positions).argmax(1)
-        return None
+    def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
+        """Which units (rows, n) of a value (rows, n) or (rows, n, hidden) are no padding, where a mask says so."""
+        mask = self.mask(key.startswith("decoder_"))
+        fits = mask is not None and len(shape) in (2, 3) and tuple(mask.shape) == tuple(shape[:2])
+        return mask if fits else None
+
+    def last_real(self, length: int) -> Tensor | None:
+        """Each row's last position that is no padding, in an output of this length."""
+        mask = self.mask("decoder_input_ids" in self.inputs)
+        if mask is None or mask.shape[1] != length:
+            return None
+        positions = torch.arange(length, device=mask.device)
+        return (mask * positions).argmax(1)

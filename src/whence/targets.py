@@ -15,26 +15,28 @@ Output = Literal["logit", "probability", "log_probability"]
 # None: each row's prediction; a tensor (rows, k, depth): k full indices into each row's output; a callable
 Target = Tensor | Callable[[Any], Tensor] | None
 
+Last = Callable[[int], Tensor | None]  # each row's last real position in an output of this length
+
 _LOGITS = ("logits", "logits_per_image", "prediction_logits", "start_logits", "last_hidden_state")
 
 
 def find_logits(output: Any) -> Tensor:
     """The tensor of scores in whatever a model returns: a tensor, tuple, dict or ModelOutput."""
-    if isinstance(output, Tensor):
-        return output
+    candidates: list[Any] = []
+    if hasattr(output, "_asdict"):  # a named tuple
+        output = output._asdict()
     if isinstance(output, Mapping):
         named = [output[key] for key in _LOGITS if isinstance(output.get(key), Tensor)]
         rest = [item for key, item in output.items() if "loss" not in str(key)]
         candidates = named + rest
     elif isinstance(output, Sequence) and not isinstance(output, str):
         candidates = list(output)
-    else:
-        candidates = []
-    for item in candidates:
+    for item in [output] if isinstance(output, Tensor) else candidates:
         if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
             return item
+    what = f"a {output.dtype} tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
     raise ModelError(
-        f"The model returned {type(output).__name__}, in which no tensor of scores was found.\n"
+        f"The model returned {what}, in which no tensor of scores was found.\n"
         "  Return a floating tensor (rows, classes), or give target= a function from the output to one score per row."
     )
 
@@ -49,6 +51,11 @@ def read_target(target: Any, rows: int) -> Any:
             "  Give the class's index, or wrap the model with its processor (whence.load, whence.wrap)."
         )
     if isinstance(target, tuple):
+        if any(np.ndim(item) for item in target):
+            raise TargetError(
+                f"target={target!r} is a tuple of lists.\n"
+                "  A tuple is one index into a row's output; give a list of such tuples, one per row."
+            )
         return _indices([list(target)], "a tuple target").expand(rows, -1).unsqueeze(1)  # (rows, 1, depth)
     if isinstance(target, list) and target and all(isinstance(item, tuple) for item in target):
         _check_rows(len(target), rows, "target")
@@ -69,14 +76,16 @@ def read_target(target: Any, rows: int) -> Any:
 
 def several(target: Any) -> bool:
     """Whether a target, as the user gave it, asks for several scores per row (a 2-D tensor or nested list)."""
-    if isinstance(target, list) and target and isinstance(target[0], list):
-        return True
-    return isinstance(target, Tensor | np.ndarray) and target.ndim == 2
+    if target is None or callable(target) or isinstance(target, tuple):
+        return False
+    if isinstance(target, list) and target and isinstance(target[0], tuple):
+        return False
+    return np.ndim(target) == 2
 
 
 def _indices(value: Any, what: str) -> Tensor:
     try:
-        index = torch.as_tensor(value)
+        index = torch.as_tensor(np.asarray(value) if isinstance(value, list) else value)
     except (TypeError, ValueError, RuntimeError):
         index = torch.tensor(0.0)
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool or not index.numel():
@@ -95,8 +104,8 @@ def _check_rows(length: int, rows: int, what: str) -> None:
         )
 
 
-def resolve(target: Target, logits: Tensor, last: Tensor | None) -> Tensor:
-    """Full indices (rows, k, depth) into each row's output. `last` is each row's last real position, where known."""
+def resolve(target: Target, logits: Tensor, last: Last) -> Tensor:
+    """Full indices (rows, k, depth) into each row's output. `last` gives each row's last real position, where known."""
     rows, inner = len(logits), logits.shape[1:]
     if target is None:
         return _prediction(logits)
@@ -113,8 +122,9 @@ def resolve(target: Target, logits: Tensor, last: Tensor | None) -> Tensor:
         return index.new_zeros(rows, 1, 0)
     if len(inner) > 1:  # in a tuple, -1 is the last position, and the last real one where there is padding
         index = index.clone()
+        end_of_row = last(inner[0])
         for axis, size in enumerate(inner):
-            end = last[:, None] + 1 if axis == 0 and last is not None else size
+            end = end_of_row[:, None] + 1 if axis == 0 and end_of_row is not None else size
             index[..., axis] = torch.where(index[..., axis] < 0, index[..., axis] + end, index[..., axis])
     for axis, size in enumerate(inner):
         wrong = (index[..., axis] < 0) | (index[..., axis] >= size)
@@ -122,7 +132,8 @@ def resolve(target: Target, logits: Tensor, last: Tensor | None) -> Tensor:
             row, k = wrong.nonzero()[0].tolist()
             raise TargetError(
                 f"target {int(target[row, k, axis])} of row {row} is out of range: "
-                f"the output {tuple(logits.shape)} has {size} entries there (0 to {size - 1})."
+                f"the output {tuple(logits.shape)} has {size} entries there (0 to {size - 1}).\n"
+                "  Give one of these, or leave target out for each row's prediction."
             )
     return index
 
@@ -139,7 +150,7 @@ def _prediction(logits: Tensor) -> Tensor:
     )
 
 
-def score(output: Any, target: Target, space: Output, last: Tensor | None, rows: int) -> tuple[Tensor, Tensor | None]:
+def score(output: Any, target: Target, space: Output, last: Last, rows: int) -> tuple[Tensor, Tensor | None]:
     """The explained scores (rows, k), and the indices (rows, k, depth) they were read at."""
     if callable(target):
         return _called(target, output, rows), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | No
     for name, role in roles.items():
         _check(name, named[name], role, rows)
     if at is not None:
-        _check_path(root, at)
+        at = _canonical(root, at)
         roles = {}
     wanted = tuple(roles) if wrt is not None else ()
     return Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted)
@@ -44,15 +44,49 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
             f"The model is {type(model).__name__}, which cannot be called.\n"
             "  Give an nn.Module, or a function from tensors to scores."
         )
-    inner = model
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    root = inner if isinstance(inner, nn.Module) else getattr(inner, "__self__", None)
-    root = root if isinstance(root, nn.Module) else None
+    root = _root(model)
     lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
     if root is not None and any(isinstance(t, lazy) for t in (*root.parameters(), *root.buffers())):
         raise ModelError("The model has lazy parameters without a shape yet.\n  Run it once on an input first.")
     return model, root
+
+
+def _root(model: Any) -> nn.Module | None:
+    """The module whose state is to be kept; behind a function, whatever modules it can be seen to hold."""
+    while isinstance(model, functools.partial):
+        model = model.func
+    if isinstance(model, nn.Module):
+        return model
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return owner
+    held = {name: module for name, module in _reachable(model, owner).items() if isinstance(module, nn.Module)}
+    if len(held) < 2:
+        return next(iter(held.values()), None)
+    group = nn.Module()
+    for name, module in held.items():
+        group._modules[name] = module
+    return group
+
+
+def _reachable(model: Any, owner: Any) -> dict[str, Any]:
+    """What a function closes over or names, and what an object with __call__ has."""
+    found = dict(getattr(model if owner is None else owner, "__dict__", {}))
+    function = getattr(model, "__func__", model)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+        found |= {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+        found |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    return found
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  (an empty cell raises)
+    except ValueError:
+        return False
+    return True
 
 
 def _named(inputs: Any) -> tuple[dict[str, Any], Any]:
@@ -76,6 +110,8 @@ def _named(inputs: Any) -> tuple[dict[str, Any], Any]:
 def _role(value: Any) -> Role:
     if not isinstance(value, Tensor) or value.is_complex():
         return "fixed"
+    if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+        return "fixed"
     return "value" if value.is_floating_point() else "ids" if value.dtype != torch.bool else "fixed"
 
 
@@ -89,12 +125,28 @@ def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
     }
     if form == "tuple" and "value" in roles.values():
         roles = {name: role for name, role in roles.items() if role == "value"}
+    if len(roles) > 1:  # scalars, and integers that do not go with the rows, are no inputs to explain
+        first = next((name for name, role in roles.items() if role == "value" and named[name].dim()), next(iter(roles)))
+        rows = len(named[first]) if named[first].dim() else 0
+        roles = {
+            name: role
+            for name, role in roles.items()
+            if named[name].dim() and (role == "value" or len(named[name]) == rows)
+        }
     if not roles:
+        kinds = ", ".join(f"{name!r} ({_kind(value)})" for name, value in named.items())
         raise InputError(
-            f"There is nothing to explain among the inputs {', '.join(map(repr, named)) or '(none)'}.\n"
-            "  Give a floating tensor or token ids, or name the input to explain with wrt=."
+            f"There is nothing to explain among the inputs: {kinds or 'there are none'}.\n"
+            "  Give a dense floating tensor or token ids, or name the input to explain with wrt=."
         )
     return roles
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    layout = "" if value.layout == torch.strided else f", {value.layout}"
+    return f"{value.dtype}{layout}".replace("torch.", "")
 
 
 def _chosen(named: Mapping[str, Any], wrt: Any) -> dict[str, Role]:
@@ -123,7 +175,9 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
             "  The first dimension of every explained input is rows; hold the others fixed with wrt=."
         )
     if value.numel() == 0:
-        raise InputError(f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row.")
+        raise InputError(
+            f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row, and one unit in it."
+        )
     if role == "value" and not bool(torch.isfinite(value).all()):
         bad = [int(i) for i in (~torch.isfinite(value)).nonzero()[0]]
         raise InputError(
@@ -131,12 +185,17 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
         )
 
 
-def _check_path(root: nn.Module | None, at: str) -> None:
+def _canonical(root: nn.Module | None, at: Any) -> str:
+    """The path as the engine names it (a module may have several names), with the number of the call."""
+    if not isinstance(at, str):
+        raise InputError(f"at={at!r} is no module path.\n  Give a string, such as at=\"encoder.layer.0\".")
     if root is None:
         raise InputError(f"at={at!r} names a module, and the model is a plain function.\n  Give the nn.Module itself.")
     path, mark, call = at.partition("@")
-    if mark and not (call.isdigit() and int(call) > 0):
+    if mark and not (call.isascii() and call.isdigit() and int(call) > 0):
         raise InputError(f"at={at!r}: after @ comes the number of the call, from 1.")
-    paths: Sequence[str] = [name for name, _ in root.named_modules() if name]
-    if path not in paths:
-        raise InputError(f"at={at!r} names no module. {did_you_mean(path, paths)}")
+    modules = dict(root.named_modules(remove_duplicate=False))
+    if not path or path not in modules:
+        raise InputError(f"at={at!r} names no module. {did_you_mean(path, [name for name in modules if name])}")
+    first = next(name for name, module in root.named_modules() if module is modules[path])
+    return first + mark + call

@@ -54,8 +54,13 @@ def smoothgrad(
 
 
 def _groups(subject: Subject, samples: int) -> Iterator[tuple[int, int]]:
-    """Samples in groups that fit in one forward pass: (first, how many)."""
-    most = max(1, (subject.batch_size or max(subject.rows, 8)) // subject.rows)
+    """Samples in groups that fit in one forward pass: (first, how many).
+
+    Several copies of a row in one pass need everything that goes with it copied too: without a batch size that is only
+    done where nothing goes with it.
+    """
+    alone = len(subject.inputs) == 1 and not callable(subject.target)
+    most = max(1, (subject.batch_size or (max(subject.rows, 8) if alone else subject.rows)) // subject.rows)
     for first in range(0, samples, most):
         yield first, min(most, samples - first)
 
@@ -72,9 +77,9 @@ def _noisy(subject: Subject, scale: dict[str, Tensor], samples: range) -> Subjec
 def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
     """Each row's largest minus smallest real value, (rows, 1, …)."""
     real = subject.real(key, value.shape)
-    flat = value.flatten(1)
+    flat = value.reshape(len(value), -1)
     if real is not None:
-        keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).flatten(1)
+        keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).reshape(len(value), -1)
         low = flat.masked_fill(~keep, float("inf")).amin(1)
         high = flat.masked_fill(~keep, float("-inf")).amax(1)
     else:
