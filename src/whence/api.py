@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
-
-from torch import Tensor
 
 from whence import baselines
 from whence.adapters.tensors import adapt
@@ -15,6 +15,7 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
 from whence.engine.call import Rule
 from whence.engine.ops import known_names
+from whence.engine.propagate import apart
 from whence.engine.scope import scope
 from whence.errors import ParameterError, RuleError, did_you_mean
 from whence.methods import methods
@@ -50,14 +51,15 @@ def explain(
     >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
     torch.Size([1, 3])
     """
-    params = methods[method].check(params)
-    subject = _subject(
-        model, inputs, method=method, target=target, at=at, wrt=wrt, output=output, rules=rules, unruled=unruled,
-        keep=keep, batch_size=batch_size, seed=seed, progress=progress,
-    )  # fmt: skip
-    with scope(subject.root):
-        parts = [_answer(part, baseline, params) for part in subject.split(batch_size)]
-    return join(subject, parts, several(target), params, channels)
+    with apart():
+        params = methods[method].check(params)
+        subject = _subject(
+            model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
+            unruled=unruled, keep=keep, batch_size=batch_size, seed=seed, progress=progress,
+        )  # fmt: skip
+        with scope(subject.root):
+            parts = [_answer(part, params) for part in subject.split(subject.batch_size)]
+        return join(subject, parts, several(target), params, channels)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -65,9 +67,10 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
 
     `methods` is a list of names, or a dict from a name to that method's own parameters.
     """
-    chosen = methods if isinstance(methods, Mapping) else dict.fromkeys(methods, None)
-    if not chosen:
-        raise ParameterError("compare needs at least one method.\n  Give methods=[...].")
+    names = [methods] if isinstance(methods, str) else methods
+    chosen = names if isinstance(names, Mapping) else dict.fromkeys(names, None)
+    if not chosen or "method" in options:
+        raise ParameterError("compare takes its methods as methods=[...], at least one of them.")
     found = {}
     for name, params in chosen.items():
         found[name] = explain(model, inputs, method=name, **options, **(params or {}))
@@ -77,25 +80,26 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
 def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:
     """Every op that an explanation met: its module, family, rule and shape. Printed, and given back as rows."""
     entry = methods[method]
-    own = entry.check({key: options.pop(key) for key in list(options) if key in entry.parameters})
-    subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
-    with scope(subject.root):
-        entry.function(subject, **own)
+    known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
+    own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
+    with apart():
+        subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
+        with scope(subject.root):
+            entry.function(subject, **own)
     found = Trace(method, tuple(subject.notes.steps or ()))
     if show:
         print(found)
     return found
 
 
-def _answer(subject: Subject, baseline: Any, params: Mapping[str, Any]) -> Part:
+def _answer(subject: Subject, params: Mapping[str, Any]) -> Part:
     raw = methods[subject.method].function(subject, **params)
-    at_baseline = None if baseline is None else baselines.score(subject, baseline)
     assert subject.facts.score is not None
-    return Part(raw, subject.facts.score, subject.facts.index, at_baseline)
+    return Part(raw, subject.facts.score, subject.facts.index, baselines.score(subject))
 
 
 def _subject(
-    model: Any, inputs: Any, *, method: str, target: Any = None, at: str | None = None, wrt: Any = None,
+    model: Any, inputs: Any, *, method: str, target: Any = None, baseline: Any = None, at: Any = None, wrt: Any = None,
     output: Any = "logit", rules: Any = None, unruled: Any = None, keep: Any = (), batch_size: Any = None,
     seed: Any = 0, progress: bool | None = None, notes: Notes | None = None,
 ) -> Subject:  # fmt: skip
@@ -107,8 +111,9 @@ def _subject(
         subject,
         target=read_target(target, subject.rows),
         output=output,
+        baseline=baselines.read(subject, baseline),
         seeds=_seeds(seed, subject.rows),
-        batch_size=batch_size,
+        batch_size=None if batch_size is None else int(batch_size),
         progress=progress,
         rules=rules or {},
         refuse=unruled == "error",
@@ -121,11 +126,11 @@ def _subject(
 
 
 def _seeds(seed: Any, rows: int) -> tuple[int, ...]:
-    given = seed.tolist() if isinstance(seed, Tensor) else seed
+    given = seed.tolist() if hasattr(seed, "tolist") else seed
     seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
-    if len(seeds) != rows or not all(isinstance(s, int) and not isinstance(s, bool) for s in seeds):
+    if len(seeds) != rows or not all(isinstance(s, Integral) and not isinstance(s, bool) for s in seeds):
         raise ParameterError(f"seed={seed!r} is not allowed.\n  Give an int, or one int for each of the {rows} rows.")
-    return seeds
+    return tuple(map(int, seeds))
 
 
 def _check_options(
@@ -135,14 +140,17 @@ def _check_options(
         raise ParameterError(f"output={output!r} is not allowed.\n  Give one of {', '.join(map(repr, _OUTPUTS))}.")
     if unruled not in (None, "error"):
         raise ParameterError(f'unruled={unruled!r} is not allowed.\n  Give "error", or leave it out.')
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+    whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
+    if batch_size is not None and (not whole or batch_size < 1):
         raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
     if keep:
         raise ParameterError(f"keep={keep!r}: {method} keeps nothing.\n  Leave keep out.")
     if rules and not facts.get("propagates", True):
-        raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.")
+        raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
+    if rules is not None and not isinstance(rules, Mapping):
+        raise RuleError(f"rules is {type(rules).__name__}.\n  Give a dict from families of ops to functions of (call, m).")
     for name, rule in (rules or {}).items():
-        if name != "*" and name not in known_names():
-            raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(name, known_names())}")
+        if name != "*" and "::" not in str(name) and name not in known_names():
+            raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(str(name), known_names())}")
         if not callable(rule):
             raise RuleError(f"The rule for {name!r} is {rule!r}.\n  Give a function of (call, m): see CONTRIBUTING.md.")

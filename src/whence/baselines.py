@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -13,26 +15,58 @@ from whence.errors import BaselineError, did_you_mean
 from whence.subject import Facts, Subject
 
 
-def score(subject: Subject, baseline: Any) -> Tensor:
+def read(subject: Subject, baseline: Any) -> dict[str, Any] | None:
+    """A baseline as the user gave it, by input and checked; what has one entry per row will go with its row."""
+    if baseline is None:
+        return None
+    given = _by_name(subject, baseline)
+    for name, value in given.items():
+        if isinstance(value, Tensor) and (subject.roles.get(name) != "ids" or _is_ids(value)):
+            _filled(name, value, subject.inputs[name])
+    return given
+
+
+def score(subject: Subject) -> Tensor | None:
     """f(x') for the target that was explained, (rows, k)."""
-    at_reference = referred(subject, baseline)
+    if subject.baseline is None:
+        return None
+    at_reference = referred(subject)
     at_reference.run(gradient=False)
     assert at_reference.facts.score is not None
     return at_reference.facts.score
 
 
-def referred(subject: Subject, baseline: Any) -> Subject:
-    """The subject at x': the same target, each explained input replaced by its baseline."""
+def referred(subject: Subject, baseline: Any = None) -> Subject:
+    """The subject at x': the same target, each explained input replaced by its baseline.
+
+    It has one row where one serves all: every baseline is a single row, and nothing else goes with the rows.
+    """
+    given = read(subject, baseline) if baseline is not None else subject.baseline
+    assert given is not None
     pinned = subject.pinned()
-    given = _by_name(subject, baseline)
-    inputs, values = dict(subject.inputs), {}
+    if _one_for_all(subject, given):
+        pinned = replace(pinned.take(torch.zeros(1, dtype=torch.long)), target=pinned.target)
+    inputs, values = dict(pinned.inputs), {}
     for name, value in given.items():
-        x = subject.inputs[name]
         if subject.roles.get(name) == "ids" and not _is_ids(value):
             values.update(_embeddings(pinned, name, value))
         else:
-            inputs[name] = _filled(name, value, x)
+            inputs[name] = _filled(name, value, pinned.inputs[name])
     return replace(pinned, inputs=inputs, values=values, facts=Facts())
+
+
+def _one_for_all(subject: Subject, given: Mapping[str, Any]) -> bool:
+    def per_row(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == subject.rows
+
+    single = all(
+        not isinstance(value, Tensor) or value.dim() < subject.inputs[name].dim() or len(value) == 1
+        for name, value in given.items()
+        if subject.roles.get(name) != "ids" or _is_ids(value)
+    )
+    others = any(per_row(value) for name, value in subject.inputs.items() if name not in given)
+    floats = any(subject.roles.get(n) == "ids" and isinstance(v, Tensor) and not _is_ids(v) for n, v in given.items())
+    return subject.rows > 1 and single and not others and not floats and not callable(subject.target)
 
 
 def _by_name(subject: Subject, baseline: Any) -> dict[str, Any]:
@@ -63,8 +97,12 @@ def _embeddings(pinned: Subject, name: str, value: Any) -> dict[str, Tensor]:
 
 
 def _filled(name: str, value: Any, x: Tensor) -> Tensor:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return torch.full_like(x, value)
+    if isinstance(value, Tensor) and value.dim() == 0:
+        value = value.item()
+    if isinstance(value, Real) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise BaselineError(f"The baseline for {name!r} is {value}.\n  Give a finite number.")
+        return torch.full_like(x, float(value))
     if not isinstance(value, Tensor):
         raise BaselineError(
             f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, or a dict by name."

@@ -87,8 +87,10 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
     with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow), flow:
         output = _call(subject, flow)
         flow.quiet = not callable(subject.target)
-        score, index = targets.score(output, subject.target, subject.output, subject.last_real, subject.rows)
-        flow.is_live(score)  # audits the last stretch
+        held = targets.scores(output, subject.target, subject.output, subject.rows)
+        flow.is_live(held)  # audits the last stretch
+    with torch.set_grad_enabled(plan.gradient):
+        score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score)
     subject.notes.add(flow)
     leaves = flow.sites.leaves

@@ -38,6 +38,7 @@ class Notes:
     unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
+    used: set[int] = field(default_factory=set)  # rules that some op got, by id
     modified: bool = False  # whether some rule was other than the derivative
 
     def add(self, flow: Flow) -> None:
@@ -46,6 +47,7 @@ class Notes:
         self.ops.update(flow.ops)
         self.unruled.update(flow.unruled)
         self.unseen.update(flow.unseen)
+        self.used |= flow.used
         self.modified |= flow.modifies()
         if self.steps is not None and flow.steps is not None:
             self.steps.extend(flow.steps)
@@ -94,6 +96,7 @@ class Subject:
     refuse: bool = False  # unruled="error"
     needs_attention: bool = False
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
+    baseline: Mapping[str, Any] | None = None  # x' by input
     values: Mapping[str, Tensor] = field(default_factory=dict)  # substituted for what the model would compute
     facts: Facts = field(default_factory=Facts)
     notes: Notes = field(default_factory=Notes)
@@ -123,6 +126,7 @@ class Subject:
             inputs={name: pick(value) for name, value in self.inputs.items()},
             values={key: pick(value) for key, value in self.values.items()},
             target=pick(self.target),
+            baseline=None if self.baseline is None else {name: pick(value) for name, value in self.baseline.items()},
             seeds=tuple(self.seeds[int(row)] for row in rows),
             rows=len(rows),
             facts=Facts(),

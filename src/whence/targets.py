@@ -150,22 +150,29 @@ def _prediction(logits: Tensor) -> Tensor:
     )
 
 
-def score(output: Any, target: Target, space: Output, last: Last, rows: int) -> tuple[Tensor, Tensor | None]:
-    """The explained scores (rows, k), and the indices (rows, k, depth) they were read at."""
+def scores(output: Any, target: Target, space: Output, rows: int) -> Tensor:
+    """The tensor that holds the explained scores, in the wanted space; for a function, the scores (rows, 1) themselves."""
     if callable(target):
-        return _called(target, output, rows), None
+        return _called(target, output, rows)
     logits = find_logits(output)
     if len(logits) != rows:
         raise ModelError(
             f"The model's output has {len(logits)} rows for {rows} rows of input.\n"
             "  Rows are the first dimension; give target= a function from the output to one score per row."
         )
-    index = resolve(target, logits.detach(), last)
-    if space != "logit":
-        logits = _probabilities(logits, log=space == "log_probability")
-    strides = [int(np.prod(logits.shape[axis + 1 :])) for axis in range(1, logits.dim())]
+    return logits if space == "logit" else _probabilities(logits, log=space == "log_probability")
+
+
+def pick(held: Tensor, target: Target, last: Last) -> tuple[Tensor, Tensor | None]:
+    """The explained scores (rows, k), and the indices (rows, k, depth) they were read at."""
+    if callable(target):
+        return held, None
+    if isinstance(target, Tensor) and len(held) == 1:
+        held = held.expand(len(target), *held.shape[1:])  # one reference row for all
+    index = resolve(target, held.detach(), last)
+    strides = [int(np.prod(held.shape[axis + 1 :])) for axis in range(1, held.dim())]
     flat = (index * torch.tensor(strides, dtype=torch.long, device=index.device)).sum(-1)  # (rows, k)
-    return logits.reshape(rows, -1).gather(1, flat), index
+    return held.reshape(len(held), -1).gather(1, flat), index
 
 
 def _probabilities(logits: Tensor, log: bool) -> Tensor:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,20 @@ class Step:
     path: str
     rule: str
     shape: tuple[int, ...]
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """While an explanation runs inside another one's model or target, the outer pass looks away."""
+    outer = getattr(_active, "flow", None)
+    before = outer.suspended if outer is not None else False
+    if outer is not None:
+        outer.suspended = True
+    try:
+        yield
+    finally:
+        if outer is not None:
+            outer.suspended = before
 
 
 class Flow(TorchFunctionMode):
@@ -102,8 +117,6 @@ class Flow(TorchFunctionMode):
 
     def __enter__(self) -> Flow:
         self._outer = getattr(_active, "flow", None)
-        if self._outer is not None:
-            self._outer.suspended = True  # an `explain` inside a model or a target is none of the outer one's business
         _active.flow = self
         super().__enter__()
         return self
@@ -113,8 +126,6 @@ class Flow(TorchFunctionMode):
     ) -> None:
         super().__exit__(kind, error, trace)
         _active.flow = self._outer
-        if self._outer is not None:
-            self._outer.suspended = False
         if error is None and self.replay is not None:
             self.replay.finish()
 
