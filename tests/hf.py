@@ -72,15 +72,15 @@ WORDS = (0, 1)  # decoder position 0, token 1
 FAMILIES: dict[str, Family] = {
     "bert": Family(of("BertForSequenceClassification", "BertConfig", **SMALL, **TEXT, **POSITION), text),
     "roberta": Family(
-        of("RobertaForSequenceClassification", "RobertaConfig", **SMALL, **{**TEXT, "pad_token_id": 0}, **POSITION), text
+        of("RobertaForSequenceClassification", "RobertaConfig", **SMALL, **TEXT, **POSITION), text
     ),
     "distilbert": Family(
         of("DistilBertForSequenceClassification", "DistilBertConfig", dim=16, n_layers=2, n_heads=2, hidden_dim=24,
            **TEXT, **POSITION), text,
     ),
     "deberta_v2": Family(
-        of("DebertaV2ForSequenceClassification", "DebertaV2Config", **SMALL, **TEXT, **POSITION, relative_attention=True,
-           pos_att_type=["c2p", "p2c"], position_biased_input=False), text, kinds=("eager",),
+        of("DebertaV2ForSequenceClassification", "DebertaV2Config", **SMALL, **TEXT, **POSITION,
+           relative_attention=True, pos_att_type=["c2p", "p2c"], position_biased_input=False), text, kinds=("eager",),
     ),
     "modernbert": Family(
         of("ModernBertForSequenceClassification", "ModernBertConfig", **SMALL, **{**TEXT, "pad_token_id": 0}, **ENDS,
@@ -94,7 +94,8 @@ FAMILIES: dict[str, Family] = {
         text,
     ),
     "gpt2": Family(
-        of("GPT2ForSequenceClassification", "GPT2Config", n_embd=16, n_layer=2, n_head=2, n_positions=32, **TEXT, **ENDS),
+        of("GPT2ForSequenceClassification", "GPT2Config", n_embd=16, n_layer=2, n_head=2, n_positions=32, **TEXT,
+           **ENDS),
         text,
     ),
     "llama": Family(of("LlamaForSequenceClassification", "LlamaConfig", **LLAMA), text),
@@ -138,7 +139,8 @@ FAMILIES: dict[str, Family] = {
     "lxmert": Family(
         of("LxmertForQuestionAnswering", "LxmertConfig", **{**SMALL, "num_hidden_layers": 2}, vocab_size=60, l_layers=1,
            x_layers=1, r_layers=1, num_qa_labels=3, visual_feat_dim=10, visual_pos_dim=4, **POSITION),
-        lambda: {**text(), "visual_feats": torch.randn(ROWS, 4, 10, generator=torch.Generator().manual_seed(2)).double(),
+        lambda: {**text(),
+                 "visual_feats": torch.randn(ROWS, 4, 10, generator=torch.Generator().manual_seed(2)).double(),
                  "visual_pos": torch.rand(ROWS, 4, 4, generator=torch.Generator().manual_seed(3)).double()},
         target=lambda out: out.question_answering_score[:, 0], kinds=("eager",),
     ),

@@ -101,7 +101,7 @@ def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "smoothgrad(of='gradient', samples=25, noise=0.15, kind='mean')" in printed
     assert main(["demo", "--out", "no/such/folder/x.html"]) == 2
-    assert "There is no folder" in capsys.readouterr().err
+    assert "is no place for a page" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         main(["explode"])
     assert stopped.value.code == 2

@@ -80,7 +80,7 @@ OPS: dict[str, tuple[Any, float]] = {
     "pow, exp, sqrt, log": (lambda x: x**3 + x.exp() + (x.square() + 1).sqrt() + (x.square() + 1).log(), EXACT),
     "division": (lambda x: x[:, :4] / (1 + x[:, 4:].square()), 1e-4),
     "product of two": (lambda x: x[:, :4] * x[:, 4:], EXACT),
-    "matmul of two": (lambda x: (x.view(-1, 2, 4) @ x.view(-1, 4, 2)), EXACT),
+    "matmul of two": (lambda x: x.view(-1, 2, 4) @ x.view(-1, 4, 2), EXACT),
     "einsum of three": (lambda x: torch.einsum("bi,bj,bk->bijk", x[:, :2], x[:, 2:4], x[:, 4:6]), EXACT),
     "softmax": (lambda x: x.softmax(1), 1e-4),
     "log_softmax": (lambda x: x.log_softmax(1), 1e-4),
@@ -111,8 +111,10 @@ OPS: dict[str, tuple[Any, float]] = {
         EXACT,
     ),
     "scatter, index_add": (
-        lambda x: torch.zeros(len(x), 4).double().index_add(1, torch.tensor([0, 1, 1, 3, 2, 0, 0, 1]), x)
-        + torch.zeros(len(x), 4).double().scatter_add(1, torch.tensor([[0, 3]]).expand(len(x), 2), x[:, :2]),
+        lambda x: (
+            torch.zeros(len(x), 4).double().index_add(1, torch.tensor([0, 1, 1, 3, 2, 0, 0, 1]), x)
+            + torch.zeros(len(x), 4).double().scatter_add(1, torch.tensor([[0, 3]]).expand(len(x), 2), x[:, :2])
+        ),
         EXACT,
     ),
     "interpolate": (lambda x: F.interpolate(x.view(-1, 1, 2, 4), scale_factor=2, mode="bilinear"), EXACT),
@@ -147,7 +149,9 @@ def test_a_reference_method_over_each_op(name: str) -> None:
     assert expanded <= most
 
 
-@pytest.mark.parametrize("name", ["attention", "multi-head attention", "transformer encoder", "lstm, both ways", "gru, two layers"])
+@pytest.mark.parametrize(
+    "name", ["attention", "multi-head attention", "transformer encoder", "lstm, both ways", "gru, two layers"]
+)
 def test_expanding_narrows_the_gap(name: str) -> None:
     op, _ = OPS[name]
     assert gap(lambda x: tail(op(x)), X, B, expand=EVERY) <= 1e-3
@@ -159,7 +163,9 @@ def test_half_precision() -> None:
         assert gap(lambda x, w=w, v=v: F.gelu(F.relu(x @ w)) @ v, X.to(dtype), B.to(dtype)) <= most
 
 
-@pytest.mark.parametrize("name", ["mlp_functional", "mlp_reused", "residual_cnn", "graph", "smooth", "lstm", "multihead", "vit_sdpa"])
+@pytest.mark.parametrize(
+    "name", ["mlp_functional", "mlp_reused", "residual_cnn", "graph", "smooth", "lstm", "multihead", "vit_sdpa"]
+)
 @pytest.mark.parametrize("far", [0.0, 1.0])
 def test_whole_models(name: str, far: float) -> None:
     model, inputs = CASES[name].make()

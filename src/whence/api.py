@@ -148,7 +148,9 @@ def _check_options(
     if rules and not facts.get("propagates", True):
         raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
     if rules is not None and not isinstance(rules, Mapping):
-        raise RuleError(f"rules is {type(rules).__name__}.\n  Give a dict from families of ops to functions of (call, m).")
+        raise RuleError(
+            f"rules is {type(rules).__name__}.\n  Give a dict from families of ops to functions of (call, m)."
+        )
     for name, rule in (rules or {}).items():
         if name != "*" and "::" not in str(name) and name not in known_names():
             raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(str(name), known_names())}")

@@ -35,7 +35,7 @@ def join(
 
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
-    real = {name: subject.real(name, _shape(subject, name, value)) for name, value in raw.items()}
+    real = {name: subject.real(name, _shape(subject, name, value, k_shown)) for name, value in raw.items()}
     values = {
         name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
     }
@@ -51,7 +51,9 @@ def join(
         params=dict(params),
         receipt=_receipt(subject),
         real=_like_input(subject, real) if shown else None,
+        channel_axis=_like_input(subject, {name: _channel_axis(subject, name, raw[name], k_shown) for name in raw}),
     )
+    _warn_of_non_finite(subject, values)
     return found if channels is None else found.channels(channels)
 
 
@@ -70,9 +72,33 @@ def _of_input(full: Mapping[str, Tensor], name: str) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _shape(subject: Subject, name: str, raw: Any) -> Sequence[int]:
+def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int]:
+    """The shape of the explained value itself."""
     value = subject.inputs.get(name)
-    return value.shape if isinstance(value, Tensor) else raw.shape
+    return (
+        value.shape if isinstance(value, Tensor) else [n for i, n in enumerate(raw.shape) if not (k_shown and i == 1)]
+    )
+
+
+def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int | None:
+    """Tokens have their hidden dimensions behind them; images and signals have channels before their places."""
+    shape = _shape(subject, name, raw, k_shown)
+    if subject.roles.get(name) == "ids":
+        return len(shape)
+    if len(shape) == 3 and subject.real(name, shape) is not None:
+        return 2
+    return 1 if len(shape) > 2 else None
+
+
+def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        bad = ~torch.isfinite(value).reshape(len(value), -1).all(1)
+        if bool(bad.any()):
+            warn(
+                f"{subject.method}: the values of {name!r} are not finite in rows {bad.nonzero().flatten().tolist()}. "
+                "The model has no finite derivative there (a square root or a logarithm at 0?), or its numbers "
+                "overflow in this dtype."
+            )
 
 
 def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool, summed: bool) -> Tensor:
@@ -122,7 +148,7 @@ def _like_input(subject: Subject, named: Mapping[str, Any]) -> Any:
 
 def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
     if callable(subject.target):
-        return getattr(subject.target, "__name__", type(subject.target).__name__)
+        return str(getattr(subject.target, "__name__", type(subject.target).__name__))
     index = torch.cat([part.index for part in parts if part.index is not None])  # (rows, k, depth)
     if index.shape[-1] < 2:  # depth 0 is a model with one score per row
         flat = index.sum(-1)
@@ -132,6 +158,11 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
+    unused = [name for name, rule in subject.rules.items() if id(rule) not in notes.used]
+    if unused:
+        warn(
+            f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all."
+        )
     if notes.unseen and notes.modified:
         seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
         warn(

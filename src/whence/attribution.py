@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
@@ -42,6 +43,7 @@ class Attribution:
     negative: Any = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     real: Any = None  # bool (rows, n) where padding is known, in the form of `values`
+    channel_axis: Any = None  # of `raw`, without the axis of targets: 1 for images, the hidden one for tokens
 
     # ---- rows ----
 
@@ -51,16 +53,16 @@ class Attribution:
     def __iter__(self) -> Iterator[Attribution]:
         return (self[row] for row in range(len(self)))
 
-    def __getitem__(self, row: int | slice) -> Attribution:
+    def __getitem__(self, row: Any) -> Attribution:
         """The attribution of some rows; a single row loses its padding."""
-        if isinstance(row, int):
-            if not -len(self) <= row < len(self):
-                raise IndexError(f"There are {len(self)} rows, and no row {row}.")
-            row %= len(self)
-            return self._pick(slice(row, row + 1))._trimmed()
-        return self._pick(row)
+        if isinstance(row, slice):
+            return self._pick(list(range(len(self))[row]))
+        number = operator.index(row)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"There are {len(self)} rows, and no row {number}.")
+        return self._pick([number % len(self)])._trimmed()
 
-    def _pick(self, rows: slice) -> Attribution:
+    def _pick(self, rows: list[int]) -> Attribution:
         count = len(self)
 
         def pick(value: Any) -> Any:
@@ -70,23 +72,25 @@ class Attribution:
                 return {key: pick(item) for key, item in value.items()}
             if isinstance(value, tuple):
                 return tuple(pick(item) for item in value)
-            return value[rows] if isinstance(value, list) and len(value) == count else value
+            return [value[row] for row in rows] if isinstance(value, list) and len(value) == count else value
 
-        plain = ("method", "params", "receipt")
+        plain = ("method", "params", "receipt", "channel_axis")
         return replace(self, **{f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain})
 
     def _trimmed(self) -> Attribution:
         if self.real is None:
             return self
+        axis = 2 if self.several else 1
 
         def trim(value: Any, real: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {key: trim(item, real[key]) for key, item in value.items()}
-            if isinstance(value, tuple):
-                return tuple(trim(v, r) for v, r in zip(value, real, strict=True))
             if real is None or value is None:
                 return value
-            axis = 2 if self.several else 1
+            if isinstance(real, Mapping):
+                return {key: trim(item, real[key]) for key, item in value.items()}
+            if isinstance(real, tuple):
+                return tuple(trim(v, r) for v, r in zip(value, real, strict=True))
+            if isinstance(value, tuple):  # ids that enter two embeddings
+                return tuple(trim(part, real) for part in value)
             return value.index_select(axis, real[0].nonzero().flatten())
 
         parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
@@ -108,29 +112,48 @@ class Attribution:
             raise ParameterError(
                 f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}."
             )
-        several = self.several
+        k = int(self.several)
 
-        def aggregate(value: Any, raw: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {key: aggregate(item, raw[key]) for key, item in value.items()}
-            if isinstance(value, tuple):
-                return tuple(aggregate(v, r) for v, r in zip(value, raw, strict=True))
-            if isinstance(raw, Tensor) and raw.shape == value.shape:
-                return _aggregated(_channels_last(raw, several, how), how)
-            parts = raw if isinstance(raw, tuple) else (raw,)  # ids: the hidden dimensions are their channels
-            return _aggregated(torch.cat([part.flatten(value.dim()) for part in parts], -1), how)
+        def aggregate(raw: Any, axis: Any) -> Any:
+            if isinstance(axis, Mapping):
+                return {key: aggregate(raw[key], item) for key, item in axis.items()}
+            if isinstance(axis, tuple):
+                return tuple(aggregate(r, item) for r, item in zip(raw, axis, strict=True))
+            if axis is None:
+                raise InputError(
+                    f"channels={how!r} needs a channel axis, and the values are {tuple(raw.shape)}.\n"
+                    "  Leave channels out for inputs that are neither images nor ids."
+                )
+            parts = raw if isinstance(raw, tuple) else (raw,)  # ids may enter two embeddings
+            last = [part.flatten(axis + k) if axis > 1 else part.movedim(1 + k, -1) for part in parts]
+            return _aggregated(torch.cat(last, -1), how)
 
-        return replace(self, values=aggregate(self.values, self.raw))
+        return replace(self, values=self._without_padding(aggregate(self.raw, self.channel_axis)))
+
+    def _without_padding(self, values: Any, real: Any = ...) -> Any:
+        real = self.real if real is ... else real
+        if isinstance(real, Mapping):
+            return {key: self._without_padding(item, real[key]) for key, item in values.items()}
+        if isinstance(real, tuple):
+            return tuple(self._without_padding(v, r) for v, r in zip(values, real, strict=True))
+        if real is None:
+            return values
+        mask = real[:, None] if self.several else real
+        return values * mask.view(*mask.shape, *[1] * (values.dim() - mask.dim())).to(values)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""
         if not isinstance(self.values, Tensor) or self.several:
             raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
+        if k < 1:
+            raise ParameterError(f"top({k}) is not allowed.\n  Give a whole number, at least 1.")
         rows = []
         for i, row in enumerate(self.values):
-            flat = row.flatten()
-            best = flat.abs().argsort(descending=True, stable=True)[:k].tolist()
-            rows.append([(self._unit(i, j, row.shape), float(flat[j])) for j in best])
+            flat = row.flatten().detach()
+            order = flat.abs().nan_to_num(float("inf")).argsort(descending=True, stable=True).tolist()
+            if isinstance(self.real, Tensor) and row.dim() == 1:
+                order = [j for j in order if bool(self.real[i, j])]
+            rows.append([(self._unit(i, j, row.shape), float(flat[j])) for j in order[:k]])
         return rows
 
     def _unit(self, row: int, flat: int, shape: torch.Size) -> Any:
@@ -189,16 +212,6 @@ class Attribution:
         from whence.store import load
 
         return load(path)
-
-
-def _channels_last(raw: Tensor, several: bool, how: str) -> Tensor:
-    axis = 2 if several else 1
-    if raw.dim() < axis + 2:
-        raise InputError(
-            f"channels={how!r} needs maps with a channel axis, and the values are {tuple(raw.shape)}.\n"
-            "  Leave channels out for inputs that are neither images nor ids."
-        )
-    return raw.movedim(axis, -1)
 
 
 def _aggregated(raw: Tensor, how: str) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +16,19 @@ from whence.methods import methods
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one message on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters still gets the rest
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except WhenceError as error:
         print(f"whence: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `whence methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         print(f"whence: {error.strerror}: {error.filename}", file=sys.stderr)
         return 2
@@ -41,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
 def _demo(options: argparse.Namespace) -> int:
     from whence.demo import run
 
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
     print("Training a small classifier on handwritten digits …", file=sys.stderr, flush=True)
     print(run(options.out), file=sys.stderr)
     print(f"The report is at {options.out.resolve()}")

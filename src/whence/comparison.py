@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,15 +58,36 @@ class Comparison(Mapping[str, Attribution]):
 
 
 def _ranks(a: Attribution) -> Tensor:
-    """Ranks of a row's units, centred and of length 1; ties share their mean rank. Padding takes no part."""
-    values = a.values if isinstance(a.values, Tensor) else None
-    parts = [values] if values is not None else list(a.values.values() if isinstance(a.values, Mapping) else a.values)
-    flat = torch.cat([part.flatten(1) for part in parts], 1).double()
-    below = (flat[:, None, :] < flat[:, :, None]).sum(2)
-    equal = (flat[:, None, :] == flat[:, :, None]).sum(2)
-    ranks = below + (equal - 1).double() / 2
-    ranks = ranks - ranks.mean(1, keepdim=True)
-    return ranks / ranks.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    """Ranks of each row's units, centred and of length 1; ties share their mean rank, padding takes no part."""
+    parts = [a.values] if isinstance(a.values, Tensor) else list(_items(a.values))
+    masks = (
+        [a.real]
+        if isinstance(a.values, Tensor)
+        else list(_items(a.real))
+        if a.real is not None
+        else [None] * len(parts)
+    )
+    rows = []
+    for row in range(len(a)):
+        ranked = [_row_ranks(v[row], None if mask is None else mask[row]) for v, mask in zip(parts, masks, strict=True)]
+        whole = torch.cat(ranked)
+        rows.append(whole / whole.norm().clamp(min=1e-12))
+    return torch.stack(rows)
+
+
+def _items(values: Any) -> Any:
+    return values.values() if isinstance(values, Mapping) else values
+
+
+def _row_ranks(values: Tensor, real: Tensor | None) -> Tensor:
+    flat = values.flatten().double()
+    keep = torch.ones_like(flat, dtype=torch.bool) if real is None or real.numel() != flat.numel() else real.flatten()
+    _, inverse, counts = flat[keep].unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    rank = (ends - (counts.double() - 1) / 2)[inverse]
+    found = torch.zeros_like(flat)
+    found[keep] = rank - rank.mean()
+    return found
 
 
 @dataclass(frozen=True)

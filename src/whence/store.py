@@ -18,11 +18,17 @@ _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
 
 def save(attribution: Attribution, path: str | PathLike[str]) -> None:
     """Write an attribution."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     content = {name: _packed(getattr(attribution, name), name, tensors) for name in attribution.__dataclass_fields__}
-    save_file(tensors, fspath(path), metadata={"form": _FORM, "content": json.dumps(content)})
+    try:
+        save_file(tensors, fspath(path), metadata={"form": _FORM, "content": json.dumps(content)})
+    except (SafetensorError, OSError) as error:
+        raise FileError(
+            f"{fspath(path)!r} cannot be written: {error}.\n  Give a path in a folder that exists."
+        ) from None
 
 
 def load(path: str | PathLike[str]) -> Attribution:
@@ -45,8 +51,10 @@ def load(path: str | PathLike[str]) -> Attribution:
         )
     try:
         content = json.loads(metadata["content"])
-        return Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        found = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
+        repr(found[0])  # reads every field by row
+        return found
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FileError(f"{fspath(path)!r} is damaged: {error}.\n  Save it again.") from None
 
 

@@ -34,7 +34,11 @@ def find_logits(output: Any) -> Tensor:
     for item in [output] if isinstance(output, Tensor) else candidates:
         if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
             return item
-    what = f"a {output.dtype} tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+    what = (
+        f"a {output.dtype} tensor of shape {tuple(output.shape)}"
+        if isinstance(output, Tensor)
+        else type(output).__name__
+    )
     raise ModelError(
         f"The model returned {what}, in which no tensor of scores was found.\n"
         "  Return a floating tensor (rows, classes), or give target= a function from the output to one score per row."
@@ -151,7 +155,7 @@ def _prediction(logits: Tensor) -> Tensor:
 
 
 def scores(output: Any, target: Target, space: Output, rows: int) -> Tensor:
-    """The tensor that holds the explained scores, in the wanted space; for a function, the scores (rows, 1) themselves."""
+    """The tensor that holds the explained scores, in the wanted space; for a function, its scores (rows, 1)."""
     if callable(target):
         return _called(target, output, rows)
     logits = find_logits(output)

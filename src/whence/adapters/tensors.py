@@ -176,7 +176,7 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
         )
     if value.numel() == 0:
         raise InputError(
-            f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row, and one unit in it."
+            f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row and one unit."
         )
     if role == "value" and not bool(torch.isfinite(value).all()):
         bad = [int(i) for i in (~torch.isfinite(value)).nonzero()[0]]
@@ -188,7 +188,7 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
 def _canonical(root: nn.Module | None, at: Any) -> str:
     """The path as the engine names it (a module may have several names), with the number of the call."""
     if not isinstance(at, str):
-        raise InputError(f"at={at!r} is no module path.\n  Give a string, such as at=\"encoder.layer.0\".")
+        raise InputError(f'at={at!r} is no module path.\n  Give a string, such as at="encoder.layer.0".')
     if root is None:
         raise InputError(f"at={at!r} names a module, and the model is a plain function.\n  Give the nn.Module itself.")
     path, mark, call = at.partition("@")

@@ -105,9 +105,7 @@ def find_rule(rules: Mapping[str, Rule], family: str, name: str = "") -> Rule | 
 
 def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule]:
     """A user's own rules over a method's: a group, or "*", of the user's also replaces the method's families."""
-    kept = {
-        key: rule for key, rule in rules.items() if "*" not in own and (key not in GROUP or GROUP[key] not in own)
-    }
+    kept = {key: rule for key, rule in rules.items() if "*" not in own and (key not in GROUP or GROUP[key] not in own)}
     return {**kept, **own}
 
 

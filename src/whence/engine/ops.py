@@ -312,7 +312,8 @@ _BY_ARGUMENTS: dict[str, Chooser] = {
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
     **dict.fromkeys(("rdiv", "rtruediv"), _reflected_divide),
     **dict.fromkeys(
-        "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split(), _linear_in_live),
+        "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split(), _linear_in_live
+    ),
     **dict.fromkeys(("clamp", "clip"), _clamp),
     **dict.fromkeys(("maximum", "fmax", "max"), _larger),
     **dict.fromkeys(("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d"), _dropout),

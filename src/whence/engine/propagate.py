@@ -349,9 +349,10 @@ def _target(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    def run(first: Tensor, *rest: Any, **named: Any) -> Tensor:
-        fresh = first.clone()
-        function(fresh, *(fresh if r is first else r for r in rest), **named)
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        first = _target(args, kwargs)
+        fresh: Tensor = first.clone()
+        function(*swapped(args, {id(first): fresh}), **swapped(kwargs, {id(first): fresh}))
         return fresh
 
     return run

@@ -200,13 +200,18 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit but for NaN, which equals itself here."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
 def _rewrite(tensor: Tensor, value: Tensor, version: int) -> None:
     """Put a tensor's value back if the model wrote to it; a write of live values has also tied it to a graph."""
     tensor.__dict__.pop("_whence", None)
     if tensor.grad_fn is not None and tensor._base is None:
         tensor.detach_()
     plain = tensor.layout == torch.strided and not tensor.is_meta
-    changed = _version(tensor) != version or (plain and not torch.equal(tensor, value))  # batch norm writes unversioned
+    changed = _version(tensor) != version or (plain and not _equal(tensor, value))  # batch norm writes unversioned
     if changed and tensor.shape == value.shape:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             tensor.data.copy_(value) if plain else tensor.copy_(value)

@@ -15,7 +15,9 @@ from whence.engine.call import Call, Gradients, Rule, derivative
 from whence.engine.ops import GROUP
 from whence.engine.reference import path_integral
 
-_KINKED = frozenset("relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil".split())
+_KINKED = frozenset(
+    "relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil".split()
+)
 _MAXIMA = frozenset("max amax maximum fmax".split())
 _MINIMA = frozenset("min amin minimum fmin".split())
 
@@ -47,9 +49,7 @@ def cross(call: Call, m: Any) -> Gradients:
     top = torch.minimum(y, before) if call.name in _MINIMA else torch.maximum(y, before)
     here = call.vjp(_scaled(m, top - before))
     there = call.derivative_at(call.reference_x, _scaled(m, y - top))
-    return [
-        _quotient(_plus(a, b, x), x - r) for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
-    ]
+    return [_quotient(_plus(a, b, x), x - r) for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)]
 
 
 def switch(call: Call, m: Tensor) -> Gradients:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -10,6 +13,8 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.views.terminal import clean
+
+_CELLS = 1024  # a larger map is a picture, without the numbers on hover
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9; }
@@ -81,7 +86,13 @@ def figure(values: Tensor, caption: str, ink: bool = False) -> str:
 def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
     """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid; `ink` draws in grey."""
     rows, columns = grid.shape
+    grid = grid.nan_to_num(0.0, 0.0, 0.0)
     largest = float(grid.abs().max()) or 1.0
+    if rows * columns > _CELLS:
+        return (
+            f'<img alt="{text(label)}" style="width: 100%; image-rendering: pixelated" '
+            f'src="data:image/png;base64,{_png(grid / largest, ink)}">'
+        )
     cells = [
         f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest, ink)}">'
         f"<title>({y}, {x}): {value:.4g}</title></rect>"
@@ -92,6 +103,22 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
         f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" '
         f'style="max-width: {columns * 2.5:.1f}rem" shape-rendering="crispEdges">{"".join(cells)}</svg>'
     )
+
+
+def _png(shares: Tensor, ink: bool) -> str:
+    """A picture of many cells: a PNG written by hand, since nothing else here needs an imaging library."""
+    steps = ((shares + 1) * 127.5).round().long().tolist()
+    palette = [bytes.fromhex(colour(step / 127.5 - 1, ink)[1:]) for step in range(256)]
+    lines = b"".join(b"\0" + bytes(line) for line in steps)
+    height, width = shares.shape
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, a palette
+    parts = (b"IHDR", head), (b"PLTE", b"".join(palette)), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
+    whole = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+    return base64.b64encode(whole).decode()
 
 
 def colour(share: float, ink: bool = False) -> str:

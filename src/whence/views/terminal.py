@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ def describe(a: Attribution) -> str:
     lines = [repr(a)]
     if isinstance(a.values, Tensor) and not a.several:
         for row, best in enumerate(a.top(_UNITS)[:_ROWS]):
-            target = a.target if isinstance(a.target, str) else _plain(a.target[row])
+            target = clean(a.target) if isinstance(a.target, str) else _plain(a.target[row])
             lines.append(f"row {row}: target {target}, score {float(a.output_value[row]):.4g}")
             lines += _bars(best)
         if len(a) > _ROWS:
@@ -60,12 +61,12 @@ def compared(c: Comparison) -> str:
 
 
 def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
-    largest = max((abs(value) for _, value in best), default=0) or 1
+    largest = max((abs(value) for _, value in best if math.isfinite(value)), default=0) or 1
     labels = [clean(str(unit)) for unit, _ in best]
     width = min(max(map(len, labels), default=0), max(10, shutil.get_terminal_size().columns - 40))
     lines = []
     for label, (_, value) in zip(labels, best, strict=True):
-        bar = "█" * round(_BAR * abs(value) / largest)
+        bar = "█" * (round(_BAR * abs(value) / largest) if math.isfinite(value) else 0)
         left, right = (bar.rjust(_BAR), " " * _BAR) if value < 0 else (" " * _BAR, bar.ljust(_BAR))
         lines.append(f"  {label[:width]:<{width}} {left}│{right} {value:+.4g}")
     return lines
