@@ -33,7 +33,7 @@ def test_rules_for_every_op_give_autograds_gradient(name: str, kind: str) -> Non
 def read(output: Any, target: Any) -> Tensor:
     if callable(target):
         return target(output)
-    return output.logits[:, *target] if isinstance(target, tuple) else output.logits[:, target]
+    return output.logits[(slice(None), *target)] if isinstance(target, tuple) else output.logits[:, target]
 
 
 def attention(site: Site) -> bool:

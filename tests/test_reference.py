@@ -36,6 +36,7 @@ def tail(y: Tensor) -> Tensor:
 # ---- the table of ops: name → (function of (rows, 8), largest gap) ----
 
 bias = g(8, seed=3)
+torch.manual_seed(0)
 lstm, gru = nn.LSTM(2, 4, bidirectional=True, batch_first=True).double(), nn.GRU(2, 4, 2, batch_first=True).double()
 cell = nn.LSTMCell(8, 4).double()
 mha = nn.MultiheadAttention(4, 2, batch_first=True).double().eval()
@@ -72,26 +73,26 @@ def no_grad_inside(x: Tensor) -> Tensor:
     return x * scale + x.detach().tanh() + torch.sigmoid(x.data)
 
 
-EXACT, SMOOTH, LOOSE = 1e-9, 1e-3, 8e-2
+EXACT, SMOOTH, LOOSE = 1e-9, 1e-5, 5e-2
 OPS: dict[str, tuple[Any, float]] = {
     "relu": (F.relu, EXACT),
     "gelu": (F.gelu, EXACT),
     "abs, clamp, round": (lambda x: x.abs() + x.clamp(-0.3, 0.4) + x.round(), EXACT),
     "pow, exp, sqrt, log": (lambda x: x**3 + x.exp() + (x.square() + 1).sqrt() + (x.square() + 1).log(), EXACT),
-    "division": (lambda x: x[:, :4] / (1 + x[:, 4:].square()), 1e-4),
+    "division": (lambda x: x[:, :4] / (1 + x[:, 4:].square()), SMOOTH),
     "product of two": (lambda x: x[:, :4] * x[:, 4:], EXACT),
     "matmul of two": (lambda x: x.view(-1, 2, 4) @ x.view(-1, 4, 2), EXACT),
     "einsum of three": (lambda x: torch.einsum("bi,bj,bk->bijk", x[:, :2], x[:, 2:4], x[:, 4:6]), EXACT),
-    "softmax": (lambda x: x.softmax(1), 1e-4),
-    "log_softmax": (lambda x: x.log_softmax(1), 1e-4),
-    "logsumexp": (lambda x: x.logsumexp(1, keepdim=True), 1e-4),
-    "glu": (lambda x: F.glu(x), 1e-4),
-    "layer_norm": (lambda x: F.layer_norm(x, (8,)), 1e-2),
-    "group_norm": (lambda x: F.group_norm(x, 2), 5e-2),
-    "normalize": (lambda x: F.normalize(x), 1e-2),
-    "cosine_similarity": (lambda x: F.cosine_similarity(x[:, :4], x[:, 4:], eps=1e-3)[:, None], 1e-2),
-    "std, var": (lambda x: torch.stack([x.std(1), x.var(1)], 1), 1e-2),
-    "norm": (lambda x: x.norm(dim=1, keepdim=True), 1e-2),
+    "softmax": (lambda x: x.softmax(1), SMOOTH),
+    "log_softmax": (lambda x: x.log_softmax(1), SMOOTH),
+    "logsumexp": (lambda x: x.logsumexp(1, keepdim=True), SMOOTH),
+    "glu": (lambda x: F.glu(x), SMOOTH),
+    "layer_norm": (lambda x: F.layer_norm(x, (8,)), SMOOTH),
+    "group_norm": (lambda x: F.group_norm(x, 2), SMOOTH),
+    "normalize": (lambda x: F.normalize(x), SMOOTH),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x[:, :4], x[:, 4:], eps=1e-3)[:, None], SMOOTH),
+    "std, var": (lambda x: torch.stack([x.std(1), x.var(1)], 1), SMOOTH),
+    "norm": (lambda x: x.norm(dim=1, keepdim=True), SMOOTH),
     "max(dim)": (lambda x: x.max(1).values[:, None], EXACT),
     "amax, amin": (lambda x: torch.stack([x.amax(1), x.amin(1)], 1), EXACT),
     "maximum of two": (lambda x: torch.maximum(x[:, :4], x[:, 4:]) - torch.minimum(x[:, :4], x[:, 4:]).tanh(), EXACT),
@@ -100,7 +101,7 @@ OPS: dict[str, tuple[Any, float]] = {
     "adaptive avg_pool": (lambda x: F.adaptive_avg_pool1d(x[:, None], 3), EXACT),
     "topk": (lambda x: x.topk(3, 1).values, LOOSE),
     "sort": (lambda x: x.sort(1).values, LOOSE),
-    "median": (lambda x: x.median(1).values[:, None], 0.3),
+    "median": (lambda x: x.median(1).values[:, None], LOOSE),
     "where": (lambda x: torch.where(x > 0.1, x * 2, x.exp() - 3), EXACT),
     "where with a constant": (lambda x: torch.where(x > 0.1, x, torch.full_like(x, -1.0)), EXACT),
     "prod": (lambda x: x.prod(1, keepdim=True), EXACT),
@@ -118,25 +119,23 @@ OPS: dict[str, tuple[Any, float]] = {
         EXACT,
     ),
     "interpolate": (lambda x: F.interpolate(x.view(-1, 1, 2, 4), scale_factor=2, mode="bilinear"), EXACT),
-    "pad, unfold, fold": (
-        lambda x: F.fold(F.unfold(F.pad(x.view(-1, 1, 2, 4), (1, 1)), 2), (3, 4), 2) if False else F.pad(x, (1, 1)),
-        EXACT,
-    ),
+    "pad, unfold, fold": (lambda x: F.fold(F.unfold(F.pad(x.view(-1, 1, 2, 4), (1, 1)), 2), (2, 6), 2), EXACT),
     "convolution": (lambda x: F.conv1d(x[:, None], W[:3, :3][:, None]), EXACT),
     "batch_norm": (lambda x: F.batch_norm(x, bias, bias.square() + 1), EXACT),
-    "lstm, both ways": (lambda x: lstm(x.view(-1, 4, 2))[0], 1e-2),
-    "gru, two layers": (lambda x: gru(x.view(-1, 4, 2))[1].transpose(0, 1), 1e-2),
-    "lstm cell": (lambda x: torch.cat(cell(x), 1), 1e-2),
-    "attention": (lambda x: F.scaled_dot_product_attention(*x.view(-1, 2, 4).expand(3, -1, -1, -1)), 1e-2),
-    "multi-head attention": (lambda x: mha(*[x.view(-1, 2, 4)] * 3)[0], 1e-2),
-    "transformer encoder": (lambda x: encoder(x.view(-1, 2, 4)), 5e-2),
+    "lstm, both ways": (lambda x: lstm(x.view(-1, 4, 2))[0], SMOOTH),
+    "gru, two layers": (lambda x: gru(x.view(-1, 4, 2))[1].transpose(0, 1), SMOOTH),
+    "lstm cell": (lambda x: torch.cat(cell(x), 1), SMOOTH),
+    "attention": (lambda x: F.scaled_dot_product_attention(*x.view(-1, 2, 4).expand(3, -1, -1, -1)), SMOOTH),
+    "multi-head attention": (lambda x: mha(*[x.view(-1, 2, 4)] * 3)[0], SMOOTH),
+    "transformer encoder": (lambda x: encoder(x.view(-1, 2, 4)), 0.5),
     "in place, on views": (in_place, EXACT),
     "detach, data, no_grad inside": (no_grad_inside, EXACT),
     "weights born in inference mode": (lambda x: F.relu(x @ BORN), EXACT),
     "checkpoint": (lambda x: checkpoint(lambda z: F.relu(z @ W), x, use_reentrant=False), EXACT),
     "custom op": (custom, 1e-2),
     "torch.ops": (lambda x: torch.ops.aten.gelu(torch.ops.aten.mul(x, x)), EXACT),
-    "fourier": (lambda x: torch.fft.rfft(x).abs(), 5e-2),
+    "fourier": (lambda x: torch.view_as_real(torch.fft.rfft(x)).tanh(), EXACT),
+    "complex": (lambda x: (torch.fft.rfft(x) + 5).abs(), SMOOTH),
 }
 
 
@@ -154,7 +153,7 @@ def test_a_reference_method_over_each_op(name: str) -> None:
 )
 def test_expanding_narrows_the_gap(name: str) -> None:
     op, _ = OPS[name]
-    assert gap(lambda x: tail(op(x)), X, B, expand=EVERY) <= 1e-3
+    assert gap(lambda x: tail(op(x)), X, B, expand=EVERY) <= 1e-9
 
 
 def test_half_precision() -> None:
@@ -179,7 +178,8 @@ def test_text_models_with_embeddings_as_reference() -> None:
     for name in ("bert", "gpt2", "bart"):
         family = FAMILIES[name]
         model, inputs = family.build("sdpa"), family.inputs()
-        other = {"input_ids": inputs["input_ids"].flip(1).clamp(min=3)}
+        ids = inputs["input_ids"]
+        other = {"input_ids": torch.where(ids == 0, 0, ids * 7 % 57 + 3)}  # other words, the same padding
         assert gap(model, inputs, other, target=family.target, expand=EVERY) <= 3e-2
 
 
@@ -196,7 +196,7 @@ def test_a_branch_that_flips_is_named() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.tanh(x) if x.sum() > 0 else torch.sigmoid(x)
 
-    with pytest.raises(whence.DivergedError, match=r"Op 1: the reference ran sigmoid .* the input runs tanh"):
+    with pytest.raises(whence.DivergedError, match=r"Op \d: the reference ran sigmoid .* the input runs tanh"):
         replay(model, X.abs(), -X.abs())
 
 
@@ -211,9 +211,11 @@ def test_more_and_fewer_ops_are_named() -> None:
                 x = self.act(x)
             return x
 
-    with pytest.raises(whence.DivergedError, match=r"Op 2: the reference ran .*, the input runs tanh \(in act\)"):
+    with pytest.raises(whence.DivergedError, match=r"Op \d: the input runs tanh in act, and the reference ran no more"):
         replay(Deep(), X.abs(), -X.abs())
-    with pytest.raises(whence.DivergedError, match=r"Op 2: the reference ran tanh \(in act\), the input runs"):
+    with pytest.raises(
+        whence.DivergedError, match=r"The reference ran \d more ops than the input, the first of them tanh \(in act\)"
+    ):
         replay(Deep(), -X.abs(), X.abs())
 
     def longer(x: Tensor) -> Tensor:

@@ -160,9 +160,7 @@ def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
     unused = [name for name, rule in subject.rules.items() if id(rule) not in notes.used]
     if unused:
-        warn(
-            f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all."
-        )
+        warn(f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all.")
     if notes.unseen and notes.modified:
         seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
         warn(

@@ -84,12 +84,13 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
     )
     if subject.notes.forwards:
         rewind(subject.root)
-    with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow), flow:
-        output = _call(subject, flow)
-        flow.quiet = not callable(subject.target)
-        held = targets.scores(output, subject.target, subject.output, subject.rows)
-        flow.is_live(held)  # audits the last stretch
-    with torch.set_grad_enabled(plan.gradient):
+    with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow):
+        handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
+        with flow:
+            output = subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
+            flow.quiet = not callable(subject.target)
+            held = targets.scores(output, subject.target, subject.output, subject.rows)
+            flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score)
     subject.notes.add(flow)
@@ -99,13 +100,6 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         facts.score, facts.index = score.detach(), index
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, score, leaves)
-
-
-def _call(subject: Subject, flow: Flow) -> Any:
-    handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
-    if subject.form == "dict":
-        return subject.model(**handed)
-    return subject.model(*handed.values())
 
 
 def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:

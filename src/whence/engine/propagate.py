@@ -131,8 +131,12 @@ class Flow(TorchFunctionMode):
 
     def start(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         """A leaf with this value, and the live copy of it that the model gets (which it may overwrite)."""
-        leaf = tensor.detach().clone().requires_grad_()
-        handed = leaf.clone()
+        before, self.suspended = self.suspended, True  # this is no op of the model's
+        try:
+            leaf = tensor.detach().clone().requires_grad_()
+            handed = leaf.clone()
+        finally:
+            self.suspended = before
         self.mark(handed)
         return leaf, handed
 
@@ -154,7 +158,7 @@ class Flow(TorchFunctionMode):
     # ---- liveness ----
 
     def mark(self, tensor: Tensor) -> None:
-        if tensor.requires_grad or (self._tracks and tensor.is_floating_point()):
+        if tensor.requires_grad or (self._tracks and (tensor.is_floating_point() or tensor.is_complex())):
             setattr(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
 
@@ -201,7 +205,7 @@ class Flow(TorchFunctionMode):
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
         if self._expands(spelled.name, bool(live), used, named):
             return self._expanded(spelled.name, used, named)
-        if live:
+        if live and not _makes_constants(spelled.name):
             result = self._live(spelled, func, used, named, live)
         else:
             result = self._constant(spelled, func, used, named)
@@ -231,7 +235,11 @@ class Flow(TorchFunctionMode):
 
     def _look_through(self, name: str, func: Any, args: Sequence[Any]) -> Any:
         """With a reference, what a model detaches counts all the same: a copy, and gradients stay as they are."""
-        return args[0] * 1 if name in ("detach", "data") else None
+        if name == "_set_grad_enabled":
+            return None
+        seen = args[0] * 1 if self.is_live(args[0]) else args[0].detach()
+        self.mark(seen)
+        return seen
 
     # ---- fused ops ----
 
@@ -341,6 +349,11 @@ class Flow(TorchFunctionMode):
 
 
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})
+
+
+def _makes_constants(name: str) -> bool:
+    """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
+    return name.endswith("_like") or name.startswith("new_")
 
 
 def _target(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -24,7 +24,7 @@ _MINIMA = frozenset("min amin minimum fmin".split())
 
 def secant(call: Call, m: Tensor) -> Gradients:
     """y = g(x) elementwise: Δy/Δx, and the derivative at the midpoint where Δx is too small to divide by."""
-    if len(call.inputs) != 1:
+    if len(call.inputs) != 1 or call.inputs[0].is_complex():
         return path_integral(call, m)
     (x,), (before,) = call.x, call.reference_x
     step = x - before
