@@ -18,6 +18,7 @@ from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
 from whence.errors import ParameterError, RuleError, did_you_mean
+from whence.keep import check, kept
 from whence.methods import methods
 from whence.subject import Notes, Subject
 from whence.targets import Output, read_target, several
@@ -53,12 +54,13 @@ def explain(
     """
     with apart():
         params = methods[method].check(params)
+        keep = (keep,) if isinstance(keep, str) else tuple(keep)
         subject = _subject(
             model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
             unruled=unruled, keep=keep, batch_size=batch_size, seed=seed, progress=progress,
         )  # fmt: skip
         with scope(subject.root):
-            parts = [_answer(part, params) for part in subject.split(subject.batch_size)]
+            parts = [_answer(part, params, keep) for part in subject.split(subject.batch_size)]
         return join(subject, parts, several(target), params, channels)
 
 
@@ -92,10 +94,11 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     return found
 
 
-def _answer(subject: Subject, params: Mapping[str, Any]) -> Part:
+def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
     raw = methods[subject.method].function(subject, **params)
-    assert subject.facts.score is not None
-    return Part(raw, subject.facts.score, subject.facts.index, baselines.score(subject))
+    facts = subject.facts
+    assert facts.score is not None
+    return Part(raw, facts.score, facts.index, baselines.score(subject), kept(subject.pinned(), keep))
 
 
 def _subject(
@@ -143,8 +146,7 @@ def _check_options(
     whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
     if batch_size is not None and (not whole or batch_size < 1):
         raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
-    if keep:
-        raise ParameterError(f"keep={keep!r}: {method} keeps nothing.\n  Leave keep out.")
+    check(keep)
     if rules and not facts.get("propagates", True):
         raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
     if rules is not None and not isinstance(rules, Mapping):

@@ -22,6 +22,7 @@ class Part:
     score: Tensor
     index: Tensor | None
     baseline_value: Tensor | None
+    kept: Mapping[str, list[Tensor]]
 
 
 def join(
@@ -47,6 +48,7 @@ def join(
         target=_shown_target(subject, parts, k_shown),
         output_value=whole([part.score for part in parts]),
         baseline_value=whole(before) if before else None,
+        kept={name: _kept(parts, name, k_shown) for name in parts[0].kept},
         method=subject.method,
         params=dict(params),
         receipt=_receipt(subject),
@@ -55,6 +57,13 @@ def join(
     )
     _warn_of_non_finite(subject, values)
     return found if channels is None else found.channels(channels)
+
+
+def _kept(parts: list[Part], name: str, k_shown: bool) -> list[Tensor]:
+    joined = [
+        torch.cat(layer) if len(layer) > 1 else layer[0] for layer in zip(*(p.kept[name] for p in parts), strict=True)
+    ]
+    return joined if k_shown or name != "attention_gradient" else [layer.squeeze(1) for layer in joined]
 
 
 def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:

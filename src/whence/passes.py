@@ -35,6 +35,7 @@ class Plan:
     edit: Edit | None = None  # values to replace
     copies: bool = False  # keep copies of what the model overwrites
     parameters: bool = False  # leave parameters in the graph
+    rows: bool = False  # follow the rows, for rules that sum per row
 
 
 _IN_PLACE = "modified by an inplace operation"
@@ -81,6 +82,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         trace=subject.notes.steps is not None,
         copies=plan.copies,
         parameters=plan.parameters,
+        rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:
         rewind(subject.root)

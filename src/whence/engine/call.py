@@ -35,6 +35,8 @@ class Call:
     versions: tuple[int, ...] = ()
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
+    places: tuple[Any, ...] = ()  # where the rows are in each live input
+    place: Any = None  # and in the output
 
     @property
     def x(self) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import audit
+from whence.engine import audit, rows
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule, swapped
 from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS
@@ -69,6 +69,7 @@ class Flow(TorchFunctionMode):
     - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
     - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
       parameters in the graph, for models that differentiate by them.
+    - `rows`: how many there are, for rules that sum per row; `call.rows` then says where they are.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Flow(TorchFunctionMode):
         trace: bool = False,
         copies: bool = False,
         parameters: bool = False,
+        rows: int | None = None,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -93,7 +95,7 @@ class Flow(TorchFunctionMode):
         self.expand = frozenset(expand)
         self.record, self.replay = record, replay
         self.strict, self.refuse, self.method = strict, refuse, method
-        self.copies, self.parameters = copies, parameters
+        self.copies, self.parameters, self.rows = copies, parameters, rows
         self.path: list[str] = []  # the modules that are running now, kept by hooks
         self.thread = threading.get_ident()
         self.suspended = False
@@ -138,6 +140,8 @@ class Flow(TorchFunctionMode):
         finally:
             self.suspended = before
         self.mark(handed)
+        if self.rows is not None:
+            rows.begin(handed, self.rows)
         return leaf, handed
 
     def pull(
@@ -288,6 +292,7 @@ class Flow(TorchFunctionMode):
             result = func(*args, **kwargs)
         else:
             call = Call(family, spelled.name, self._here(), func, args, kwargs, copies=self.copies, reference=entry)
+            call.places = tuple(rows.place_of(t) for t in live)
             result = run_with_rule(self._stream, call, live) if target is None else self._in_place(call, target, live)
         outputs = list(_tensors(result))
         for written in _tensors(target):
@@ -297,6 +302,10 @@ class Flow(TorchFunctionMode):
         if rule is None and self.strict and not self.quiet and GROUP.get(family) not in LINEAR_GROUPS:
             self._note_unruled(family, outputs)
         self.captures.follow(family, live, outputs)
+        if self.rows is not None:
+            rows.follow(spelled.name, family, func, args, kwargs, live, outputs)
+            if ruled and self.record is None:
+                call.place = next((rows.place_of(t) for t in outputs), None)
         self._note(spelled.name, family, rule, outputs)
         return result
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.engine.ops import Spelling, family_of
+from whence.engine.rows import begin
 
 if TYPE_CHECKING:
     from whence.engine.propagate import Flow
@@ -92,6 +93,8 @@ class Sites:
         leaf_view = self.tensor(flow, key, value.view(*shape, *inner))
         handed = leaf_view.reshape(-1, *inner)[positions.flatten()].view(found.shape)
         flow.mark(handed)
+        if flow.rows is not None:
+            begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
         return handed
 
     # ---- module outputs ----

@@ -1,0 +1,160 @@
+"""Where the rows are: rules that sum per row need to know which entries of a tensor belong to which row.
+
+Rows start as the first axis and are followed through the pass. Ops that only move entries (views, permutations,
+indexing, concatenation) are done to the row numbers themselves; ops that keep their leading axes keep the rows in place.
+Where rows cannot be followed, nobody guesses: the place is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import swapped
+from whence.engine.ops import GROUP
+
+_ROWS = "_whence_rows"
+_REDUCTIONS = frozenset("sum mean amax amin max min prod norm std var logsumexp median nansum nanmean".split())
+_MOVES = frozenset("view index repeat concatenate".split())
+_LEADING = frozenset("linear convolution average_pool batch_norm interpolate max_pool cumsum".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Entry i along `axis` belongs to row (i // inner) % rows."""
+
+    axis: int
+    inner: int
+    rows: int
+
+    def numbers(self, shape: Sequence[int]) -> Tensor:
+        """The row of each entry, as a view that takes no memory."""
+        along = (torch.arange(shape[self.axis]) // self.inner) % self.rows
+        return along.view([-1 if a == self.axis else 1 for a in range(len(shape))]).expand(*shape)
+
+    def sums(self, tensor: Tensor) -> Tensor:
+        """Each row's sum, (rows,)."""
+        return self._split(tensor).sum((0, 2))
+
+    def spread(self, per_row: Tensor, like: Tensor) -> Tensor:
+        """One number per row, laid out to multiply a tensor of this shape."""
+        index = (torch.arange(like.shape[self.axis], device=per_row.device) // self.inner) % self.rows
+        return per_row[index].view([-1 if a == self.axis else 1 for a in range(like.dim())])
+
+    def _split(self, tensor: Tensor) -> Tensor:
+        first = tensor.movedim(self.axis, 0)
+        return first.reshape(-1, self.rows, self.inner * (first[0].numel() if first.dim() > 1 else 1))
+
+
+def begin(tensor: Tensor, rows: int, numbers: Tensor | None = None) -> None:
+    """This tensor has its rows first, or where the leading axes have these row numbers."""
+    setattr(tensor, _ROWS, Place(0, 1, rows) if numbers is None else _read(numbers, rows))
+
+
+def place_of(tensor: Tensor) -> Place | None:
+    return getattr(tensor, _ROWS, None)
+
+
+def follow(
+    name: str,
+    family: str,
+    func: Any,
+    args: Any,
+    kwargs: Mapping[str, Any],
+    live: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+) -> None:
+    """Find the rows in an op's outputs from those in its inputs."""
+    known = [(t, place) for t in live if (place := place_of(t)) is not None]
+    if not known:
+        return
+    if family in _MOVES:
+        found = _moved(func, args, kwargs, known, outputs)
+    elif name in _REDUCTIONS:
+        found = _reduced(args, kwargs, known[0])
+    else:
+        found = [_kept(family, t, place, output) for t, place in known[:1] for output in outputs]
+        if len(known) > 1 and GROUP.get(family) in ("linear", "product", "elementwise", "attention"):
+            found = [_agreed(family, known, output) for output in outputs]
+    for output, place in zip(outputs, found, strict=False):
+        if place is not None:
+            setattr(output, _ROWS, place)
+
+
+def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tensor]) -> list[Place | None]:
+    """Do the same to the row numbers."""
+    rows = known[0][1].rows
+    swap = {id(t): place.numbers(t.shape).to(t.device) for t, place in known}
+    swap |= _companions(args, known[0], swap)
+    for lay in (lambda t: t, Tensor.contiguous):  # some views need real memory
+        laid_out = {key: lay(t) for key, t in swap.items()}
+        try:
+            with torch.no_grad():
+                moved = func(*swapped(args, laid_out), **swapped(dict(kwargs), laid_out))
+            break
+        except (RuntimeError, TypeError, IndexError):
+            moved = None
+    parts = [moved] if isinstance(moved, Tensor) else list(moved) if isinstance(moved, list | tuple) else []
+    return [_read(part, rows) if isinstance(part, Tensor) else None for part in parts]
+
+
+def _companions(args: Any, known: tuple[Tensor, Place], swap: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Constants that are put beside a tensor with rows (a class token, say) have theirs in the same place."""
+    tensor, place = known
+    beside = args[0] if args and isinstance(args[0], list | tuple) else ()
+    return {
+        id(t): place.numbers(t.shape).to(t.device)
+        for t in beside
+        if id(t) not in swap and t.dim() == tensor.dim() and t.shape[place.axis] == tensor.shape[place.axis]
+    }
+
+
+def _reduced(args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, Place]) -> list[Place | None]:
+    """Over axes that are not the rows', a mean of row numbers is the row number."""
+    tensor, place = known
+    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
+    if dim is None or isinstance(dim, Tensor) or isinstance(dim, bool):
+        return [None]
+    axes = [int(d) % tensor.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])]
+    keep = bool(kwargs.get("keepdim", len(args) > 2 and args[2] is True))
+    if place.axis in axes:
+        return [None]
+    gone = 0 if keep else sum(a < place.axis for a in axes)
+    return [Place(place.axis - gone, place.inner, place.rows)] * 2
+
+
+def _kept(family: str, tensor: Tensor, place: Place, output: Tensor) -> Place | None:
+    """The same axis, counted from the end where an op broadcasts, from the front where it keeps its leading axes."""
+    axis = place.axis
+    if family not in _LEADING and GROUP.get(family) != "recurrent" and output.dim() > tensor.dim():
+        axis += output.dim() - tensor.dim()
+    fits = axis < output.dim() and output.shape[axis] == tensor.shape[place.axis]
+    return Place(axis, place.inner, place.rows) if fits else None
+
+
+def _agreed(family: str, known: Any, output: Tensor) -> Place | None:
+    """The place that every operand with rows points to."""
+    found = {_kept(family, t, place, output) for t, place in known}
+    return found.pop() if len(found) == 1 else None
+
+
+def _read(numbers: Tensor, rows: int) -> Place | None:
+    """The axis along which row numbers change, if it is one, and how."""
+    varying = []
+    for axis in range(numbers.dim()):
+        line = numbers.movedim(axis, 0).reshape(numbers.shape[axis], -1)[:, 0]
+        if len(line) and bool((line != line[0]).any()):
+            varying.append((axis, line))
+    if rows == 1:
+        return Place(0, numbers.shape[0], 1) if numbers.dim() else None
+    if len(varying) != 1:
+        return None
+    axis, line = varying[0]
+    inner = int((line != line[0]).long().argmax())
+    place = Place(axis, inner, rows)
+    whole = len(line) % (inner * rows) == 0
+    return place if whole and bool((place.numbers(numbers.shape) == numbers).all()) else None

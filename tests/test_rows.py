@@ -1,0 +1,104 @@
+"""The rows are followed through every tiny model and every family of transformers, or given up: never mistaken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.engine_tools import EVERY, run
+from tests.hf import FAMILIES
+from tests.models import CASES, close
+from whence.engine.rows import Place, _read
+
+
+@pytest.mark.parametrize(
+    ("shape", "place"),
+    [
+        ((3, 4), Place(0, 1, 3)),
+        ((4, 3), Place(1, 1, 3)),
+        ((6, 2), Place(0, 2, 3)),
+        ((2, 12), Place(1, 2, 3)),
+        ((3,), Place(0, 1, 3)),
+    ],
+)
+def test_sums_and_numbers(shape: tuple[int, ...], place: Place) -> None:
+    t = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).double()
+    numbers = place.numbers(shape)
+    expected = torch.stack([t[numbers == row].sum() for row in range(3)])
+    close(place.sums(t), expected, 1e-12)
+    assert torch.equal(place.spread(torch.arange(3), t).expand_as(t), numbers)
+    assert _read(numbers, 3) == place
+
+
+def per_row(model: Any, inputs: Any, target: Any = 0) -> tuple[float, int]:
+    """Check each ruled op's rows by what they must satisfy: each row's share of m·y depends on that row alone.
+
+    Gives the share of ops whose rows were followed.
+    """
+    found = []
+
+    def rule(call: Any, m: Any) -> Any:
+        signal = m if isinstance(m, Tensor) else m[0]
+        found.append((call.family, call.place, None if call.place is None else call.place.sums(signal * call.y)))
+        return call.vjp(m)
+
+    done = run(model, inputs, {"*": rule}, target, expand=EVERY, rows=True)
+    done.pull()
+    first, found = found, []
+    only_first = {"_": 0}
+    del only_first
+    start = torch.zeros_like(done.score)
+    again = run(model, inputs, {"*": rule}, target, expand=EVERY, rows=True)
+    start[0] = 1
+    again.flow.pull(again.score, start, list(again.leaves.values()))
+    for (family, place, whole), (_, _, alone) in zip(first, found, strict=True):
+        if place is None:
+            continue
+        scale = float(whole.abs().max()) + 1e-300
+        assert float((alone[0] - whole[0]).abs()) <= 1e-9 * scale, (
+            family
+        )  # the first row's signal is where we look for it
+        assert float(alone[1:].abs().max()) <= 1e-9 * scale, family  # and nobody else has it
+    followed = sum(place is not None for _, place, _ in first)
+    return followed / len(first), len(first)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tiny_models(name: str) -> None:
+    share, _ = per_row(*CASES[name].make())
+    assert share == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_families(name: str) -> None:
+    family = FAMILIES[name]
+    share, _ = per_row(family.build(family.kinds[0]), family.inputs(), family.target)
+    assert share >= (0.98 if name == "clip" else 1)  # its last product has images against texts
+
+
+def test_rows_through_odd_shapes_are_followed_or_given_up() -> None:
+    w = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()
+    x = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(2)).double()
+
+    def joined(x: Tensor) -> Tensor:  # rows and positions in one axis, and back
+        return torch.tanh(x.reshape(6, 4) @ w).reshape(3, 8)
+
+    def turned(x: Tensor) -> Tensor:  # rows last
+        return torch.tanh(w @ x.permute(2, 1, 0).reshape(4, 6)).reshape(4, 2, 3).permute(2, 0, 1).flatten(1)
+
+    def stacked(x: Tensor) -> Tensor:
+        return torch.cat([F.relu(x), torch.tanh(x).flip(1)], 1).unbind(1)[3]
+
+    for model in (joined, turned, stacked):
+        share, _ = per_row(model, x)
+        assert share == 1.0
+
+    def mixed(x: Tensor) -> Tensor:  # the batch is one long row: there are no rows to follow any more
+        return torch.tanh(x.permute(1, 0, 2).reshape(2, 12)).reshape(2, 3, 4).transpose(0, 1).flatten(1)
+
+    per_row(mixed, x)
