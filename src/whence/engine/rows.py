@@ -1,7 +1,7 @@
 """Where the rows are: rules that sum per row need to know which entries of a tensor belong to which row.
 
 Rows start as the first axis and are followed through the pass. Ops that only move entries (views, permutations,
-indexing, concatenation) are done to the row numbers themselves; ops that keep their leading axes keep the rows in place.
+indexing, concatenation) are done to the row numbers themselves; ops that keep their leading axes keep the rows there.
 Where rows cannot be followed, nobody guesses: the place is None.
 """
 
@@ -117,7 +117,7 @@ def _reduced(args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, Place]) 
     """Over axes that are not the rows', a mean of row numbers is the row number."""
     tensor, place = known
     dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
-    if dim is None or isinstance(dim, Tensor) or isinstance(dim, bool):
+    if dim is None or isinstance(dim, Tensor | bool):
         return [None]
     axes = [int(d) % tensor.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])]
     keep = bool(kwargs.get("keepdim", len(args) > 2 and args[2] is True))
