@@ -90,8 +90,8 @@ def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tens
     rows = known[0][1].rows
     swap = {id(t): place.numbers(t.shape).to(t.device) for t, place in known}
     swap |= _companions(args, known[0], swap)
-    for lay in (lambda t: t, Tensor.contiguous):  # some views need real memory
-        laid_out = {key: lay(t) for key, t in swap.items()}
+    for laid in (False, True):  # some views need real memory
+        laid_out = {key: t.contiguous() for key, t in swap.items()} if laid else swap
         try:
             with torch.no_grad():
                 moved = func(*swapped(args, laid_out), **swapped(dict(kwargs), laid_out))
