@@ -103,8 +103,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(of("Qwen3ForSequenceClassification", "Qwen3Config", **LLAMA), text),
     "t5": Family(
         of("T5ForConditionalGeneration", "T5Config", d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
-           decoder_start_token_id=2, eos_token_id=1, vocab_size=60, pad_token_id=0), pair, target=WORDS,
-        kinds=("eager",),
+           decoder_start_token_id=2, eos_token_id=1, vocab_size=60, pad_token_id=0), pair, target=WORDS
     ),
     "bart": Family(
         of("BartForConditionalGeneration", "BartConfig", d_model=16, encoder_layers=2, decoder_layers=2,
@@ -115,7 +114,7 @@ FAMILIES: dict[str, Family] = {
     "deit": Family(of("DeiTForImageClassification", "DeiTConfig", **VISION), image),
     "swin": Family(
         of("SwinForImageClassification", "SwinConfig", image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
-           num_heads=[2, 2], window_size=4, num_labels=3), image, kinds=("eager",),
+           num_heads=[2, 2], window_size=4, num_labels=3), image,
     ),
     "beit": Family(of("BeitForImageClassification", "BeitConfig", **VISION, use_relative_position_bias=True), image),
     "convnext": Family(

@@ -40,7 +40,7 @@ ALLOWED = {  # who may import what of whence at run time
     "progress": set(),
     "baselines": {"errors", "subject"},
     "adapters": {"errors", "subject"},
-    "keep": {"errors", "engine", "subject"},
+    "keep": {"errors", "engine", "subject", "passes"},
     "methods": {"errors", "engine", "registry", "subject", "noise", "progress", "methods"},
 }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.engine.capture import Site, layer_of
 from whence.errors import NoAttention, ParameterError
+from whence.passes import stacked
 from whence.subject import Subject
 
 NAMES = ("attention", "attention_gradient", "hidden")
@@ -46,8 +46,7 @@ def kept(subject: Subject, names: Sequence[str]) -> dict[str, list[Tensor]]:
     if "attention_gradient" in names:
         columns = done.columns(list(maps.values()))
         found["attention_gradient"] = [
-            torch.stack([torch.zeros_like(t) if column[i] is None else column[i] for column in columns], 1)
-            for i, t in enumerate(maps.values())
+            stacked(t, [column[i] for column in columns]) for i, t in enumerate(maps.values())
         ]
     return found
 

@@ -213,7 +213,7 @@ class Pass:
         if all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return {
-            key: _columns(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
+            key: stacked(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
         }
 
     def columns(
@@ -230,7 +230,8 @@ class Pass:
         return found
 
 
-def _columns(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
+def stacked(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
+    """One tensor (rows, k, …) of what each target sent back; what got nothing is 0."""
     parts = [torch.zeros_like(leaf) if m is None else m for m in found]
     return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,6 +28,7 @@ from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spellin
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
 from whence.engine.sites import Sites
+from whence.engine.writes import checkpointing, makes_constants, out_of_place, protected, same, target_of, tensors_in
 from whence.errors import NoRule
 
 _MARK = "_whence"  # attribute of tensors that were born in a pass
@@ -196,8 +197,8 @@ class Flow(TorchFunctionMode):
             return self._look_through(spelled.name, func, args)
         if spelled.metadata:
             return func(*args, **(kwargs or {}))
-        if self.copies or _checkpointing():
-            with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.copies else _same, _same):
+        if self.copies or checkpointing():
+            with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.copies else same, same):
                 return self._handle(spelled, func, args, kwargs or {})
         return self._handle(spelled, func, args, kwargs or {})
 
@@ -209,7 +210,7 @@ class Flow(TorchFunctionMode):
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
         if self._expands(spelled.name, bool(live), used, named):
             return self._expanded(spelled.name, used, named)
-        if live and not _makes_constants(spelled.name):
+        if live and not makes_constants(spelled.name):
             result = self._live(spelled, func, used, named, live)
         else:
             result = self._constant(spelled, func, used, named)
@@ -264,7 +265,7 @@ class Flow(TorchFunctionMode):
     # ---- one op ----
 
     def _constant(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = _protect(spelled.name, args, kwargs)
+        args, kwargs = protected(spelled.name, args, kwargs)
         found = self.sites.embedding(self, spelled, func, args, kwargs)
         if found is not None:
             return found
@@ -284,7 +285,7 @@ class Flow(TorchFunctionMode):
                 args, kwargs = swapped(args, {id(weights): new}), swapped(kwargs, {id(weights): new})
                 live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
         rule = find_rule(self.rules, family, spelled.name)
-        target = _target(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
+        target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
         writes = target is not None
         ruled = rule is not None and rule is not derivative and not self._only_views(family, func, args, kwargs, live)
         entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
@@ -294,8 +295,8 @@ class Flow(TorchFunctionMode):
             call = Call(family, spelled.name, self._here(), func, args, kwargs, copies=self.copies, reference=entry)
             call.places = tuple(rows.place_of(t) for t in live)
             result = run_with_rule(self._stream, call, live) if target is None else self._in_place(call, target, live)
-        outputs = list(_tensors(result))
-        for written in _tensors(target):
+        outputs = list(tensors_in(result))
+        for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
         for tensor in outputs:
             self.mark(tensor)
@@ -321,13 +322,13 @@ class Flow(TorchFunctionMode):
         with torch.no_grad():
             found = func(*swapped(args, {id(t): t.detach() for t in live}), **kwargs) if family != "write" else None
         memory = {t.untyped_storage().data_ptr() for t in live}
-        return family == "write" or any(t.untyped_storage().data_ptr() in memory for t in _tensors(found))
+        return family == "write" or any(t.untyped_storage().data_ptr() in memory for t in tensors_in(found))
 
     def _in_place(self, call: Call, target: Tensor, live: list[Tensor]) -> Tensor:
         """x.relu_() as x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
         copy = target.clone()
         call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
-        call.function = _out_of_place(call.function)
+        call.function = out_of_place(call.function)
         target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live]))
         return target
 
@@ -358,47 +359,3 @@ class Flow(TorchFunctionMode):
 
 
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})
-
-
-def _makes_constants(name: str) -> bool:
-    """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
-    return name.endswith("_like") or name.startswith("new_")
-
-
-def _target(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an in-place op writes to: a tensor, or for foreach ops a list of them."""
-    return args[0] if args else kwargs.get("input")
-
-
-def _out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    def run(*args: Any, **kwargs: Any) -> Tensor:
-        first = _target(args, kwargs)
-        fresh: Tensor = first.clone()
-        function(*swapped(args, {id(first): fresh}), **swapped(kwargs, {id(first): fresh}))
-        return fresh
-
-    return run
-
-
-def _checkpointing() -> bool:
-    """Whether someone packs saved tensors: a checkpoint would later run the model again, outside this mode."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _protect(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`F.embedding(max_norm=...)` rescales its table in place without saying so: it gets a copy."""
-    if name in ("embedding", "embedding_bag") and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
-        args = tuple(a.clone() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
-    return args, kwargs

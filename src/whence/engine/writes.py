@@ -1,0 +1,55 @@
+"""Small facts about calls: what they write to, what they make, which tensors are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import swapped
+
+
+def makes_constants(name: str) -> bool:
+    """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def target_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an in-place op writes to: a tensor, or for foreach ops a list of them."""
+    return args[0] if args else kwargs.get("input")
+
+
+def out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        first = target_of(args, kwargs)
+        fresh: Tensor = first.clone()
+        function(*swapped(args, {id(first): fresh}), **swapped(kwargs, {id(first): fresh}))
+        return fresh
+
+    return run
+
+
+def checkpointing() -> bool:
+    """Whether someone packs saved tensors: a checkpoint would later run the model again, outside this mode."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def tensors_in(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def protected(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`F.embedding(max_norm=...)` rescales its table in place without saying so: it gets a copy."""
+    if name in ("embedding", "embedding_bag") and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
+        args = tuple(a.clone() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+    return args, kwargs
