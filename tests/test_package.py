@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import re
 import subprocess
@@ -84,6 +85,11 @@ def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: 
         exec(compile(block, file, "exec"), space)
     for added in set(whence.methods) - before:
         whence.methods._entries.pop(added)
+
+
+def test_the_examples_in_docstrings_run() -> None:
+    done = doctest.testmod(importlib.import_module("whence.api"))
+    assert (done.attempted, done.failed) == (3, 0)
 
 
 def test_the_demo_writes_one_page_with_every_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from whence.engine.scope import scope
 from whence.errors import ParameterError, RuleError, did_you_mean
 from whence.keep import check, kept
 from whence.methods import methods
+from whence.progress import steps
 from whence.subject import Notes, Subject
 from whence.targets import Output, read_target, several
 
@@ -54,13 +55,14 @@ def explain(
     """
     with apart():
         params = methods[method].check(params)
-        keep = (keep,) if isinstance(keep, str) else tuple(keep)
+        names = check(keep)
         subject = _subject(
             model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
-            unruled=unruled, keep=keep, batch_size=batch_size, seed=seed, progress=progress,
+            unruled=unruled, batch_size=batch_size, seed=seed, progress=progress,
         )  # fmt: skip
         with scope(subject.root):
-            parts = [_answer(part, params, keep) for part in subject.split(subject.batch_size)]
+            rows = list(subject.split(subject.batch_size))
+            parts = [_answer(part, params, names) for part in steps(rows, progress, method)]
         return join(subject, parts, several(target), params, channels)
 
 
@@ -103,12 +105,12 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
 
 def _subject(
     model: Any, inputs: Any, *, method: str, target: Any = None, baseline: Any = None, at: Any = None, wrt: Any = None,
-    output: Any = "logit", rules: Any = None, unruled: Any = None, keep: Any = (), batch_size: Any = None,
+    output: Any = "logit", rules: Any = None, unruled: Any = None, batch_size: Any = None,
     seed: Any = 0, progress: bool | None = None, notes: Notes | None = None,
 ) -> Subject:  # fmt: skip
     """The subject of a call, every option checked."""
     facts = methods[method].facts
-    _check_options(facts, output, rules, unruled, keep, batch_size, method)
+    _check_options(facts, output, rules, unruled, batch_size, method)
     subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
     return replace(
         subject,
@@ -137,7 +139,7 @@ def _seeds(seed: Any, rows: int) -> tuple[int, ...]:
 
 
 def _check_options(
-    facts: Mapping[str, Any], output: Any, rules: Any, unruled: Any, keep: Any, batch_size: Any, method: str
+    facts: Mapping[str, Any], output: Any, rules: Any, unruled: Any, batch_size: Any, method: str
 ) -> None:
     if output not in _OUTPUTS:
         raise ParameterError(f"output={output!r} is not allowed.\n  Give one of {', '.join(map(repr, _OUTPUTS))}.")
@@ -146,7 +148,6 @@ def _check_options(
     whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
     if batch_size is not None and (not whole or batch_size < 1):
         raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
-    check(keep)
     if rules and not facts.get("propagates", True):
         raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
     if rules is not None and not isinstance(rules, Mapping):

@@ -70,7 +70,7 @@ class Flow(TorchFunctionMode):
     - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
     - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
       parameters in the graph, for models that differentiate by them.
-    - `rows`: how many there are, for rules that sum per row; `call.rows` then says where they are.
+    - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
     """
 
     def __init__(
@@ -279,11 +279,7 @@ class Flow(TorchFunctionMode):
         family = family_of(spelled.name, args, kwargs, live)
         weights = self.captures.weights(family, live)
         if weights is not None:
-            self.captures.attention += 1
-            new = self.captures.visit("attention", self._here(), weights) if self.captures.active else weights
-            if new is not weights:
-                args, kwargs = swapped(args, {id(weights): new}), swapped(kwargs, {id(weights): new})
-                live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
+            args, kwargs, live = self._visited(weights, args, kwargs, live)
         rule = find_rule(self.rules, family, spelled.name)
         target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
         writes = target is not None
@@ -309,6 +305,16 @@ class Flow(TorchFunctionMode):
                 call.place = next((rows.place_of(t) for t in outputs), None)
         self._note(spelled.name, family, rule, outputs)
         return result
+
+    def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
+        """Show attention probabilities to the captures just before they multiply; go on with what they give."""
+        self.captures.attention += 1
+        new = self.captures.visit("attention", self._here(), weights) if self.captures.active else weights
+        if new is weights:
+            return args, kwargs, live
+        swap = {id(weights): new}
+        live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
+        return swapped(args, swap), swapped(kwargs, swap), live
 
     def _on_tape(self, name: str, args: Any, kwargs: Any, live: list[Tensor], *, values: bool, writes: bool) -> Any:
         if self.record is not None:
