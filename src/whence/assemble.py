@@ -94,7 +94,7 @@ def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int |
     shape = _shape(subject, name, raw, k_shown)
     if subject.roles.get(name) == "ids":
         return len(shape)
-    if len(shape) == 3 and subject.real(name, shape) is not None:
+    if subject.tokens(name, shape):
         return 2
     return 1 if len(shape) > 2 else None
 
@@ -167,7 +167,7 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
-    unused = [name for name, rule in subject.rules.items() if id(rule) not in notes.used]
+    unused = [name for name in subject.rules if name != "*" and name not in notes.used]
     if unused:
         warn(f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all.")
     if notes.unseen and notes.modified:

@@ -74,8 +74,10 @@ class Attribution:
                 return tuple(pick(item) for item in value)
             return [value[row] for row in rows] if isinstance(value, list) and len(value) == count else value
 
-        plain = ("method", "params", "receipt", "channel_axis")
-        return replace(self, **{f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain})
+        plain = ("method", "params", "receipt", "channel_axis", "kept")
+        kept = {name: [pick(layer) for layer in layers] for name, layers in self.kept.items()}
+        picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
+        return replace(self, **picked, kept=kept)
 
     def _trimmed(self) -> Attribution:
         if self.real is None:

@@ -42,7 +42,7 @@ def kept(subject: Subject, names: Sequence[str]) -> dict[str, list[Tensor]]:
     if "attention" in names:
         found["attention"] = [tensor.detach() for tensor in maps.values()]
     if "hidden" in names:
-        found["hidden"] = [tensor.detach() for tensor in _layer_inputs(subject, done.captured, maps)]
+        found["hidden"] = [tensor.detach() for tensor in _layer_inputs(subject, done.captured)]
     if "attention_gradient" in names:
         columns = done.columns(list(maps.values()))
         found["attention_gradient"] = [
@@ -51,9 +51,15 @@ def kept(subject: Subject, names: Sequence[str]) -> dict[str, list[Tensor]]:
     return found
 
 
-def _layer_inputs(subject: Subject, captured: dict[Site, Tensor], maps: dict[Site, Tensor]) -> list[Tensor]:
+def _layer_inputs(subject: Subject, captured: dict[Site, Tensor]) -> list[Tensor]:
+    """The hidden state that entered the layer of each attention call, once per run of that layer."""
     if subject.root is None:
         return []
-    layers = dict.fromkeys((layer_of(subject.root, site.path), site.call) for site in maps)
-    entered = [captured.get(Site("input", path, 1)) for path, _ in dict.fromkeys(layers)]
-    return [tensor for tensor in entered if tensor is not None]
+    entered: dict[str, Site] = {}
+    found: dict[Site, Tensor] = {}
+    for site in captured:  # in the order of the pass
+        if site.kind == "input":
+            entered[site.path] = site
+        elif (layer := entered.get(layer_of(subject.root, site.path))) is not None:
+            found[layer] = captured[layer]
+    return list(found.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,8 @@ def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
 
 
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
-    generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample) % 2**63)
+    stream = zlib.crc32(key.encode()) if key != next(iter(subject.values)) else 0  # inputs are independent
+    generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)
     real = subject.real(key, value.shape)
     if real is None:
         draw = torch.randn(value.shape[1:], generator=generator)

@@ -91,7 +91,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         with flow:
             output = subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
             flow.quiet = not callable(subject.target)
-            held = targets.scores(output, subject.target, subject.output, subject.rows)
+            held = targets.scores(output, subject.target, subject.output, subject.rows, subject.mask(False))
             flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score)
@@ -124,10 +124,21 @@ def _copied(value: Any) -> Any:
         return {key: _copied(item) for key, item in value.items()}
     if value is None or isinstance(value, str | int | float | bool) or callable(value):
         return value
+    memo = {id(t): t.detach().clone() for t in _inside(value, 4)}  # tensors with a graph refuse to be deep-copied
     try:
-        return copy.deepcopy(value)
+        return copy.deepcopy(value, memo)
     except Exception:  # what cannot be copied is handed over as it is
         return value
+
+
+def _inside(value: Any, depth: int) -> list[Tensor]:
+    """The tensors that an object holds."""
+    if isinstance(value, Tensor):
+        return [value]
+    if depth == 0 or isinstance(value, str | bytes):
+        return []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    return [t for part in (*parts, *getattr(value, "__dict__", {}).values()) for t in _inside(part, depth - 1)]
 
 
 def _check(subject: Subject, flow: Flow, score: Tensor) -> None:

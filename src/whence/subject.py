@@ -38,7 +38,7 @@ class Notes:
     unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
-    used: set[int] = field(default_factory=set)  # rules that some op got, by id
+    used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
 
     def add(self, flow: Flow) -> None:
@@ -57,6 +57,8 @@ class Notes:
         self.ops.subtract(flow.ops)
         self.unruled.subtract(flow.unruled)
         self.unseen.subtract(flow.unseen)
+        if self.steps and flow.steps:
+            del self.steps[-len(flow.steps) :]
         for counter in (self.ops, self.unruled, self.unseen):
             for key in [key for key, count in counter.items() if count <= 0]:
                 del counter[key]
@@ -153,14 +155,22 @@ class Subject:
 
     def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
         """Which units (rows, n) of a value (rows, n) or (rows, n, hidden) are no padding, where a mask says so."""
-        mask = self.mask(key.startswith("decoder_"))
+        decoder = key.startswith("decoder_") or (key == "at" and "decoder" in (self.at or "").split("."))
+        mask = self.mask(decoder)
         fits = mask is not None and len(shape) in (2, 3) and tuple(mask.shape) == tuple(shape[:2])
         return mask if fits else None
 
     def last_real(self, length: int) -> Tensor | None:
         """Each row's last position that is no padding, in an output of this length."""
-        mask = self.mask("decoder_input_ids" in self.inputs)
+        config = getattr(self.root, "config", None)
+        decodes = any(name.startswith("decoder_") for name in self.inputs)
+        mask = self.mask(decodes or bool(getattr(config, "is_encoder_decoder", False)))
         if mask is None or mask.shape[1] != length:
             return None
         positions = torch.arange(length, device=mask.device)
         return (mask * positions).argmax(1)
+
+    def tokens(self, key: str, shape: Sequence[int]) -> bool:
+        """Whether a value (rows, n, hidden) is one of tokens: a mask, ids among the inputs or its name say so."""
+        ids = any(isinstance(v, Tensor) and not v.is_floating_point() and v.dim() == 2 for v in self.inputs.values())
+        return len(shape) == 3 and (self.real(key, shape) is not None or key.endswith("embeds") or (key == "at" and ids))

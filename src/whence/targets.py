@@ -154,7 +154,7 @@ def _prediction(logits: Tensor) -> Tensor:
     )
 
 
-def scores(output: Any, target: Target, space: Output, rows: int) -> Tensor:
+def scores(output: Any, target: Target, space: Output, rows: int, real: Tensor | None = None) -> Tensor:
     """The tensor that holds the explained scores, in the wanted space; for a function, its scores (rows, 1)."""
     if callable(target):
         return _called(target, output, rows)
@@ -164,6 +164,9 @@ def scores(output: Any, target: Target, space: Output, rows: int) -> Tensor:
             f"The model's output has {len(logits)} rows for {rows} rows of input.\n"
             "  Rows are the first dimension; give target= a function from the output to one score per row."
         )
+    spans = [output.get(key) for key in ("start_logits", "end_logits")] if isinstance(output, Mapping) else []
+    if real is not None and any(logits is span for span in spans) and real.shape == logits.shape:
+        logits = logits.masked_fill(~real, torch.finfo(logits.dtype).min)  # its classes are positions: no padding
     return logits if space == "logit" else _probabilities(logits, log=space == "log_probability")
 
 

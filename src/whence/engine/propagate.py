@@ -101,7 +101,7 @@ class Flow(TorchFunctionMode):
         self.thread = threading.get_ident()
         self.suspended = False
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
-        self.used: set[int] = set()  # rules that some op got, by id
+        self.used: set[str] = set()  # names, families and groups of the ops that got a rule
         self.ops: Counter[tuple[str, str, str]] = Counter()  # (family, path, rule)
         self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
@@ -303,7 +303,7 @@ class Flow(TorchFunctionMode):
             rows.follow(spelled.name, family, func, args, kwargs, live, outputs)
             if ruled and self.record is None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
-        self._note(spelled.name, family, rule, outputs)
+        self._note(spelled.name, family, rule if ruled or rule is derivative else None, outputs)
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
@@ -345,9 +345,12 @@ class Flow(TorchFunctionMode):
 
     def _note(self, name: str, family: str, rule: Rule | None, outputs: list[Tensor]) -> None:
         first = next((t for t in outputs if t.requires_grad), None)
-        if first is None or self.quiet:
+        if first is None:
             return  # a comparison, an arg-max: a constant
-        self.used.add(id(rule))
+        if rule is not None:
+            self.used |= {family, name, GROUP.get(family, "")}
+        if self.quiet:
+            return
         title = "autograd" if rule is None else rule_name(rule)
         self.ops[family, self._here(), title] += 1
         if self.steps is not None:
