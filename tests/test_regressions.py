@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import warnings
 from collections import deque
 from typing import Any, NamedTuple
@@ -514,3 +516,167 @@ def test_odd_calls_of_compare_trace_save_and_at(tmp_path: Any) -> None:
     close(explain(Shared(), at="b", target=0).values, torch.tensor([[1.0, 0, 0]]).double().expand(3, 3), 1e-12)
     with pytest.raises(whence.InputError, match="ran 0 times"):
         explain(Shared(), at="words")
+
+
+# ---- a second look ----
+
+
+def trained() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)).double().train()
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inner[0](x)
+
+
+def test_models_are_found_wherever_a_function_holds_them() -> None:
+    net = trained()
+    table, helper = {"m": [net]}, lambda x: net(x)
+
+    @functools.wraps(helper)
+    def wrapped(x: Tensor) -> Tensor:
+        return helper(x)
+
+    holders = {
+        "partial": functools.partial(lambda n, x: n(x), net),
+        "keyword": functools.partial(lambda x, n: n(x), n=net),
+        "dict": lambda x: table["m"][0](x),
+        "helper": lambda x: helper(x),
+        "wrapped": wrapped,
+        "default": lambda x, n=net: n(x),
+        "slots": Slotted([net]),
+    }
+    truth, mean = explain(net, target=0).values, net[1].running_mean.clone()
+    for name, model in holders.items():
+        close(explain(model, target=0).values, truth, 1e-12)
+        assert torch.equal(net[1].running_mean, mean), name
+        assert net.training, name
+
+
+def test_a_targets_own_modules_are_kept_too() -> None:
+    head = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1)).double().train()
+    mean = head[0].running_mean.clone()
+    for target in (head, lambda out: head(out)[:, 0]):
+        explain(lambda x: x @ W[:, :3], target=target)
+        assert torch.equal(head[0].running_mean, mean)
+        assert head.training
+
+
+def test_writes_through_aliases_and_inside_containers_are_undone() -> None:
+    def writes(weight: nn.Parameter, how: str) -> None:
+        with torch.no_grad():
+            if how == "data":
+                weight.data.mul_(0.5)
+            elif how == "detach":
+                weight.detach().mul_(0.5)
+            elif how == "view":
+                weight.view(-1).mul_(0.5)
+            elif how == "out":
+                torch.mul(weight, 0.5, out=weight)
+            else:
+                torch._foreach_mul_([weight], 0.5)
+
+    class Writer(nn.Linear):
+        def __init__(self, how: str) -> None:
+            super().__init__(4, 3)
+            self.how, self.state, self.pair = how, {"h": torch.zeros(3).double(), "n": {"count": 0}}, (torch.zeros(1),)
+
+        def forward(self, x: Tensor) -> Tensor:
+            writes(self.weight, self.how)
+            self.state["h"] += 1
+            self.state["n"]["count"] += 1
+            self.pair[0].add_(1)
+            return super().forward(x) * self.state["h"]
+
+    for how in ("data", "detach", "view", "out", "foreach"):
+        model = Writer(how).double()
+        before = model.weight.detach().clone()
+        whole = explain(model, target=0).values
+        close(explain(model, target=0, batch_size=1).values, whole, 1e-12)
+        assert torch.equal(model.weight, before), how
+        assert not model.state["h"].any()
+        assert model.state["n"] == {"count": 0}
+        assert not model.pair[0].any()
+
+
+def test_one_explanations_end_leaves_anothers_writes_alone() -> None:
+    started, go = threading.Event(), threading.Event()
+
+    class Filling(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.weight.fill_(0.5)
+            started.set()
+            go.wait(5)
+            return super().forward(x)
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(explain(Filling(4, 3).double(), target=0).values))
+    thread.start()
+    started.wait(5)
+    explain(nn.Linear(4, 3).double(), target=0)
+    go.set()
+    thread.join()
+    assert bool((found[0] == 0.5).all())
+
+
+def test_a_cache_with_gradients_is_copied() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.states = [torch.ones(3, 1, requires_grad=True).double() * 2]
+
+    cache = Cache()
+
+    def model(x: Tensor, cache: Cache) -> Tensor:
+        cache.states.append(x)
+        return (x * cache.states[0]).sum(1)
+
+    explain(model, {"x": X, "cache": cache})
+    assert len(cache.states) == 1
+
+
+def test_inputs_get_independent_noise() -> None:
+    a = explain(lambda p, q: p @ W + q @ W, (X, X + 1), method="random", target=0)
+    assert not torch.equal(*a.values)
+
+
+def test_receipts_say_what_was_done() -> None:
+    def zero(call: Any, m: Tensor) -> Tensor:
+        return torch.zeros_like(m)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a = explain(lambda x: x @ W[:, :3], output="probability", rules={"softmax": zero}, target=0)
+    assert not a.values.any()
+    with pytest.warns(whence.WhenceWarning, match="'gelu'"):
+        explain(lambda x: F.relu(x @ W) @ V, rules={"relu": own, "gelu": own}, target=0)
+
+    def overwrites(x: Tensor) -> Tensor:
+        h = torch.sigmoid(x @ W)
+        h *= 2
+        return h
+
+    assert [s.op for s in whence.trace(overwrites, X, method="gradient", target=0, show=False)] == [
+        "matmul",
+        "sigmoid",
+        "mul",
+    ]
+
+
+def test_hidden_axes_are_known_without_a_mask() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.dense = nn.Embedding(9, 4).double(), nn.Linear(4, 5).double()
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return self.dense(self.table(input_ids)).square().sum((1, 2))
+
+    a = explain(Text(), {"input_ids": torch.ones(2, 3).long()}, at="dense", channels="sum")
+    assert a.values.shape == (2, 3)

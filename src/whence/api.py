@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from whence import baselines
-from whence.adapters.tensors import adapt
+from whence.adapters.tensors import adapt, modules_behind
 from whence.assemble import Part, join
 from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
@@ -60,7 +60,7 @@ def explain(
             model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
             unruled=unruled, batch_size=batch_size, seed=seed, progress=progress,
         )  # fmt: skip
-        with scope(subject.root):
+        with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
             parts = [_answer(part, params, names) for part in steps(rows, progress, method)]
         return join(subject, parts, several(target), params, channels)

@@ -173,4 +173,6 @@ class Subject:
     def tokens(self, key: str, shape: Sequence[int]) -> bool:
         """Whether a value (rows, n, hidden) is one of tokens: a mask, ids among the inputs or its name say so."""
         ids = any(isinstance(v, Tensor) and not v.is_floating_point() and v.dim() == 2 for v in self.inputs.values())
-        return len(shape) == 3 and (self.real(key, shape) is not None or key.endswith("embeds") or (key == "at" and ids))
+        return len(shape) == 3 and (
+            self.real(key, shape) is not None or key.endswith("embeds") or (key == "at" and ids)
+        )

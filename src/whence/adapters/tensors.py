@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,32 +54,67 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
 
 def _root(model: Any) -> nn.Module | None:
     """The module whose state is to be kept; behind a function, whatever modules it can be seen to hold."""
-    while isinstance(model, functools.partial):
-        model = model.func
     if isinstance(model, nn.Module):
         return model
-    owner = getattr(model, "__self__", None)
-    if isinstance(owner, nn.Module):
-        return owner
-    held = {name: module for name, module in _reachable(model, owner).items() if isinstance(module, nn.Module)}
+    held = modules_behind(model)
     if len(held) < 2:
         return next(iter(held.values()), None)
     group = nn.Module()
     for name, module in held.items():
-        group._modules[name] = module
+        group._modules[name.replace(".", "_")] = module
     return group
 
 
-def _reachable(model: Any, owner: Any) -> dict[str, Any]:
-    """What a function closes over or names, and what an object with __call__ has."""
-    found = dict(getattr(model if owner is None else owner, "__dict__", {}))
-    function = getattr(model, "__func__", model)
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-        found |= {name: cell.cell_contents for name, cell in cells if _filled(cell)}
-        found |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-    return found
+def modules_behind(value: Any) -> dict[str, nn.Module]:
+    """The modules that a function closes over, names, binds or defaults to, and what it holds, by some name."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def look(name: str, value: Any, depth: int) -> None:
+        if id(value) in seen or depth == 0:
+            return
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            if all(value is not module for module in found.values()):
+                found[name if name not in found else f"{name}_{len(found)}"] = value
+            return
+        for key, item in _parts(value).items():
+            look(key, item, depth - 1)
+
+    look("model", value, 6)
+    inside = {id(child) for module in found.values() for child in module.modules() if child is not module}
+    return {name: module for name, module in found.items() if id(module) not in inside}
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """What an object of the user's holds; libraries, classes and plain data are not searched."""
+    if isinstance(value, functools.partial):
+        return {"function": value.func, **{str(i): a for i, a in enumerate(value.args)}, **value.keywords}
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()} if len(value) < 1000 else {}
+    if isinstance(value, list | tuple | set):
+        return {str(i): item for i, item in enumerate(value)} if len(value) < 1000 else {}
+    if isinstance(value, types.MethodType):
+        return {"self": value.__self__, "function": value.__func__}
+    if isinstance(value, types.FunctionType):
+        return _closed_over(value)
+    plain = value is None or isinstance(value, str | bytes | int | float | complex | Tensor | type | types.ModuleType)
+    if plain or type(value).__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
+        return {}
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    own = {name: getattr(value, name) for name in slots if isinstance(name, str) and hasattr(value, name)}
+    return {**own, **getattr(value, "__dict__", {})}
+
+
+def _closed_over(function: types.FunctionType) -> dict[str, Any]:
+    if function.__module__ and function.__module__.partition(".")[0] in ("torch", "transformers", "numpy"):
+        return {}
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+    found = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+    found |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    found |= {str(i): item for i, item in enumerate(function.__defaults__ or ())}
+    return {**found, **(function.__kwdefaults__ or {}), **function.__dict__}
 
 
 def _filled(cell: Any) -> bool:

@@ -28,7 +28,17 @@ from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spellin
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
 from whence.engine.sites import Sites
-from whence.engine.writes import checkpointing, makes_constants, out_of_place, protected, same, target_of, tensors_in
+from whence.engine.writes import (
+    UNSAID_WRITES,
+    checkpointing,
+    makes_constants,
+    out_of_place,
+    protected,
+    same,
+    target_of,
+    tensors_in,
+    written_by,
+)
 from whence.errors import NoRule
 
 _MARK = "_whence"  # attribute of tensors that were born in a pass
@@ -203,8 +213,9 @@ class Flow(TorchFunctionMode):
         return self._handle(spelled, func, args, kwargs or {})
 
     def _handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if spelled.writes and args and isinstance(args[0], nn.Parameter):
-            remember(args[0])
+        if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
+            for written in written_by(spelled.name, args, kwargs):
+                remember(written)
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}

@@ -19,7 +19,7 @@ _lock = threading.RLock()
 
 
 @contextmanager
-def scope(root: nn.Module | None) -> Iterator[None]:
+def scope(*roots: nn.Module | None) -> Iterator[None]:
     """Eval mode, gradients on, inference mode, autocast and compilation off; then everything as it was."""
     with ExitStack() as stack:
         stack.enter_context(_process_state_kept())
@@ -28,10 +28,7 @@ def scope(root: nn.Module | None) -> Iterator[None]:
         for device in _devices():
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        if "torch._dynamo" in sys.modules:  # a compiled part would trace through the engine
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if root is not None:
-            stack.enter_context(_left_as_found(root))
+        stack.enter_context(_left_as_found([root for root in roots if root is not None]))
         yield
 
 
@@ -40,11 +37,21 @@ def rewind(root: nn.Module | None) -> None:
     with _lock:
         if _process.holders == 1:
             _process.restore()
-            _forget_writes()
         for module in root.modules() if root is not None else ():
             snapshot, count = _held.get(module, (None, 0))
             if snapshot is not None and count == 1:
                 snapshot.restore(module, training=False)
+
+
+def remember(written: Tensor) -> None:
+    """Keep the value of a parameter or buffer whose memory an op is about to write to."""
+    if written.layout != torch.strided or written.is_meta:
+        return
+    owner = _memory.get(written.untyped_storage().data_ptr())
+    if owner is not None:
+        tensor, snapshot = owner
+        with _lock:
+            snapshot.written.setdefault(id(tensor), (tensor, tensor.detach().clone()))
 
 
 def _devices() -> set[str]:
@@ -56,10 +63,23 @@ def _devices() -> set[str]:
 
 
 class _Process:
-    """Random states and the default dtype; the first thread in saves them, the last one out puts them back."""
+    """Random states, the default dtype and the stance to compiled code: the first in saves, the last out restores."""
 
     holders = 0
     states: tuple[Any, ...] = ()
+    stance: Any = None
+
+    def enter(self) -> None:
+        self.save()
+        if "torch._dynamo" in sys.modules:  # a compiled part would trace through the engine
+            self.stance = torch.compiler.set_stance("force_eager")
+            self.stance.__enter__()
+
+    def leave(self) -> None:
+        self.restore()
+        if self.stance is not None:
+            self.stance.__exit__(None, None, None)
+            self.stance = None
 
     def save(self) -> None:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
@@ -83,7 +103,7 @@ _process = _Process()
 def _process_state_kept() -> Iterator[None]:
     with _lock:
         if _process.holders == 0:
-            _process.save()
+            _process.enter()
         _process.holders += 1
     try:
         yield
@@ -91,70 +111,69 @@ def _process_state_kept() -> Iterator[None]:
         with _lock:
             _process.holders -= 1
             if _process.holders == 0:
-                _process.restore()
+                _process.leave()
 
 
 # ---- the model ----
 
+_LARGE = 2**16  # buffers of more entries are kept when they are written to, not before
 _held: dict[nn.Module, tuple[_Snapshot, int]] = {}  # several threads may hold one module: the last one restores
+_memory: dict[int, tuple[Tensor, _Snapshot]] = {}  # whose memory it is
 
 
 @contextmanager
-def _left_as_found(root: nn.Module) -> Iterator[None]:
-    modules = list(root.modules())
+def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
+    modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
     with _lock:
         fresh = {module: _Snapshot(module) for module in modules if module not in _held}
         for module in modules:
             snapshot, count = _held.get(module) or (fresh[module], 0)
             _held[module] = (snapshot, count + 1)
+            _memory.update(snapshot.memory)
             if module.training:
                 module.training = False
     try:
         yield
     finally:
         with _lock:
-            _forget_writes()
             for module in modules:
                 snapshot, count = _held.pop(module)
                 if count > 1:
                     _held[module] = (snapshot, count - 1)
                 else:
+                    for key in snapshot.memory:
+                        _memory.pop(key, None)
                     snapshot.restore(module)
-
-
-_written: dict[int, tuple[Tensor, Tensor]] = {}  # parameters that a forward pass wrote to, and their values before
-
-
-def remember(parameter: Tensor) -> None:
-    """Keep a parameter's value, because an op is about to write to it."""
-    with _lock:
-        _written.setdefault(id(parameter), (parameter, parameter.detach().clone()))
-
-
-def _forget_writes() -> None:
-    for parameter, value in _written.values():
-        parameter.data.copy_(value)
-    _written.clear()
 
 
 class _Snapshot:
     """A module's attributes, the contents of its lists and dicts (buffers and hooks among them), and its tensors.
 
-    Buffers and tensor attributes are kept by value. Of parameters, which are large, the memory and the gradient are
-    kept; the value of one that is written to is kept by `remember`, before the first write.
+    Small tensors are kept by value. Of parameters and large buffers the memory is known, and the value is kept by
+    `remember` before the first write; a parameter's gradient is kept as the object it is.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.training = module.training
         self.opaque = isinstance(module, torch.jit.ScriptModule)
+        self.written: dict[int, tuple[Tensor, Tensor]] = {}
+        self.memory: dict[int, tuple[Tensor, _Snapshot]] = {}
         if self.opaque:
             return
         self.attributes = dict(module.__dict__)
-        self.contents = [(c, _listed(c)) for c in self.attributes.values() if isinstance(c, _CONTAINERS)]
-        tensors = [t for t in self.attributes.values() if isinstance(t, Tensor)]
-        tensors += [t for t in module._buffers.values() if t is not None]
-        self.tensors = [(t, t.detach().clone(), _version(t)) for t in tensors]
-        self.parameters = [(p, p.detach(), p.grad) for p in module._parameters.values() if p is not None]
+        self.contents: list[tuple[Any, list[Any] | None]] = []
+        tensors: dict[int, Tensor] = {}
+        for value in self.attributes.values():
+            _collect(value, self.contents, tensors, 3)
+        self.tensors = [
+            (t, t.detach().clone() if t.numel() <= _LARGE else t.detach(), _version(t))
+            for t in tensors.values()
+            if not isinstance(t, nn.Parameter)
+        ]
+        self.parameters = [(p, p.detach(), p.grad) for p in tensors.values() if isinstance(p, nn.Parameter)]
+        for t in tensors.values():
+            if t.layout == torch.strided and not t.is_meta:
+                self.memory[t.untyped_storage().data_ptr()] = (t, self)
 
     def restore(self, module: nn.Module, training: bool = True) -> None:
         if self.opaque:
@@ -162,13 +181,15 @@ class _Snapshot:
                 module.training = self.training
             return
         now = module.__dict__
-        for key in [key for key in now if key not in self.attributes]:
-            del now[key]
+        if now.keys() != self.attributes.keys():
+            for key in [key for key in now if key not in self.attributes]:
+                del now[key]
         for key, value in self.attributes.items():
             if (key not in now or now[key] is not value) and (training or key != "training"):
                 now[key] = value
         for container, content in self.contents:
-            _refill(container, content)
+            if content is not None or container:
+                _refill(container, content or [])
         for tensor, value, version in self.tensors:
             _rewrite(tensor, value, version)
         for parameter, memory, grad in self.parameters:
@@ -176,6 +197,21 @@ class _Snapshot:
                 parameter.data = memory
             if parameter.grad is not grad:
                 parameter.grad = grad
+        for tensor, value in self.written.values():
+            tensor.data.copy_(value)
+        self.written.clear()
+
+
+def _collect(value: Any, contents: list[Any], tensors: dict[int, Tensor], depth: int) -> None:
+    """Every tensor, list and dict that an attribute holds; modules keep their own."""
+    if isinstance(value, Tensor):
+        tensors[id(value)] = value
+    elif depth and isinstance(value, (*_CONTAINERS, tuple)):
+        if not isinstance(value, tuple):
+            contents.append((value, _listed(value) if value else None))
+        for item in value.values() if isinstance(value, dict) else value:
+            if not isinstance(item, nn.Module):
+                _collect(item, contents, tensors, depth - 1)
 
 
 def _listed(container: Any) -> list[Any]:
@@ -200,18 +236,13 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit but for NaN, which equals itself here."""
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
-
-
 def _rewrite(tensor: Tensor, value: Tensor, version: int) -> None:
     """Put a tensor's value back if the model wrote to it; a write of live values has also tied it to a graph."""
     tensor.__dict__.pop("_whence", None)
     if tensor.grad_fn is not None and tensor._base is None:
         tensor.detach_()
-    plain = tensor.layout == torch.strided and not tensor.is_meta
-    changed = _version(tensor) != version or (plain and not _equal(tensor, value))  # batch norm writes unversioned
-    if changed and tensor.shape == value.shape:
+    if tensor.shape != value.shape or tensor.dtype != value.dtype:
+        tensor.data = value
+    elif _version(tensor) != version and tensor.numel() <= _LARGE:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            tensor.data.copy_(value) if plain else tensor.copy_(value)
+            tensor.data.copy_(value) if tensor.layout == torch.strided else tensor.copy_(value)

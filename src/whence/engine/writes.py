@@ -16,6 +16,16 @@ def makes_constants(name: str) -> bool:
     return name.endswith("_like") or name.startswith("new_")
 
 
+UNSAID_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
+
+
+def written_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[Tensor]:
+    """The tensors that this call may write to."""
+    if name in UNSAID_WRITES:
+        return tensors_in([*args[1:5], kwargs.get("running_mean"), kwargs.get("running_var")])
+    return tensors_in([target_of(args, kwargs), kwargs.get("out")])
+
+
 def target_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an in-place op writes to: a tensor, or for foreach ops a list of them."""
     return args[0] if args else kwargs.get("input")

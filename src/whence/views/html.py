@@ -88,12 +88,12 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
     rows, columns = grid.shape
     grid = grid.nan_to_num(0.0, 0.0, 0.0)
     largest = float(grid.abs().max()) or 1.0
+    strip = "height: 2.2rem; " if rows == 1 else ""
     if rows * columns > _CELLS:
         return (
-            f'<img alt="{text(label)}" style="width: 100%; {"height: 2.2rem; " if rows == 1 else ""}image-rendering: pixelated" '
+            f'<img alt="{text(label)}" style="width: 100%; {strip}image-rendering: pixelated" '
             f'src="data:image/png;base64,{_png(grid / largest, ink)}">'
         )
-    strip = "height: 2.2rem; " if rows == 1 else ""
     cells = [
         f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest, ink)}">'
         f"<title>({y}, {x}): {value:.4g}</title></rect>"
@@ -102,7 +102,8 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
     ]
     return (
         f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" '
-        f'preserveAspectRatio="none" style="{strip}max-width: {columns * 2.5:.1f}rem" shape-rendering="crispEdges">{"".join(cells)}</svg>'
+        f'preserveAspectRatio="none" style="{strip}max-width: {columns * 2.5:.1f}rem" '
+        f'shape-rendering="crispEdges">{"".join(cells)}</svg>'
     )
 
 
