@@ -59,7 +59,7 @@ def gap(model: Any, x: Any, baseline: Any, rules: Any = None, target: Any = 0, *
         for key, leaf in done.leaves.items()
     )
     delta = (done.score - done.reference.score)[:, 0].detach()
-    return float(((total - delta).abs() / delta.abs()).max())
+    return float(((total - delta).abs() / delta.abs().clamp(min=1e-9)).max())
 
 
 def all_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor], rtol: float) -> None:

@@ -13,7 +13,7 @@ import whence
 from tests.engine_tools import EVERY, run
 from tests.hf import FAMILIES
 from tests.models import CASES, close
-from whence.engine.capture import Site, layer_of
+from whence.engine.capture import Site, layer_of, layers
 
 
 def wants_attention(site: Site) -> bool:
@@ -112,8 +112,8 @@ def test_reading_changes_nothing() -> None:
 
 def test_layers_are_members_of_module_lists() -> None:
     model = FAMILIES["bert"].build("sdpa")
-    assert layer_of(model, "bert.encoder.layer.1.attention.self") == "bert.encoder.layer.1"
-    assert layer_of(model, "bert.pooler") == ""
+    assert layer_of(layers(model), "bert.encoder.layer.1.attention.self") == "bert.encoder.layer.1"
+    assert layer_of(layers(model), "bert.pooler") == ""
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
@@ -140,3 +140,64 @@ def test_keep(name: str) -> None:
     )
     assert several.kept["attention_gradient"][0].shape[:2] == (2, 2)
     close(several.kept["attention_gradient"][1][0, 0], a.kept["attention_gradient"][1][0], 1e-9)
+
+
+# ---- what a reviewer found ----
+
+
+def test_values_are_kept_as_they_were_when_they_were_read() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)).double()
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(3)).double()
+    done = run(model, x, wants=lambda site: site.kind == "output")
+    close(done.captured[Site("output", "0", 1)], model[0](x).detach(), 1e-12)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 4).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            weights = torch.softmax(self.dense(x) @ x.transpose(1, 2), -1)
+            y = weights @ x
+            weights.zero_()
+            x += y
+            return x
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Block(), Block()])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x.sum((1, 2))
+
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(4)).double()
+    a = whence.explain(Stack(), x, method="gradient", keep=("attention", "attention_gradient", "hidden"))
+    close(a.kept["hidden"][0], x, 1e-12)
+    assert not torch.equal(a.kept["hidden"][1], x)
+    for weights, gradient in zip(a.kept["attention"], a.kept["attention_gradient"], strict=True):
+        close(weights.sum(-1), torch.ones(2, 3).double(), 1e-12)
+        assert gradient.any()
+
+
+def test_reading_does_not_change_what_is_live() -> None:
+    def half(call: Any, m: Tensor) -> Any:
+        return [None if v is None else v / 2 for v in call.vjp(m)]
+
+    model = lambda x: (x / x.std(1, keepdim=True).detach()).sum(1, keepdim=True)  # noqa: E731
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(5)).double()
+    plain = run(model, x, {"divide": half}).pull()["input"]
+    read = run(model, x, {"divide": half}, wants=lambda site: True).pull()["input"]
+    assert torch.equal(plain, read)
+
+
+def test_shared_layers_are_kept_by_run() -> None:
+    family = FAMILIES["albert"]
+    model, inputs = family.build("sdpa"), family.inputs()
+    a = whence.explain(model, inputs, method="random", keep="hidden", target=0)
+    with torch.no_grad():
+        own = model(**inputs, output_hidden_states=True).hidden_states
+    for layer in range(2):
+        close(a.kept["hidden"][layer], own[layer], 1e-9)

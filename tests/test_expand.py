@@ -301,3 +301,39 @@ def test_embedding_bag_with_offsets_and_weights() -> None:
         return F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights.flatten()).sum()[None, None]
 
     check(model, g(1, 6), hidden=None)
+
+
+# ---- what a reviewer found ----
+
+
+def test_calls_of_another_form_stay_fused_and_right() -> None:
+    from torch.nn.attention.bias import causal_upper_left
+
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal_upper_left(5, 7)), (Q, K, V))
+    check(lambda x: torch.layer_norm(x, (6,), cudnn_enable=False), g(3, 4, 6))
+    ones = torch.ones(6).double()
+    check(lambda x: torch.instance_norm(x, ones, ones, None, None, True, 0.1, 1e-5, False), g(3, 6, 4))
+    values = g(2, 2, 7, 3, seed=2)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), (Q, K, values))
+
+
+def test_normalizing_nothing_and_a_negative_padding_index() -> None:
+    x = g(3, 6)
+    x[1] = 0
+    check(F.normalize, x)
+    table, ids = nn.Embedding(9, 4).double().weight, torch.tensor([[1, 8, 2], [8, 8, 3]])
+    for mode in ("sum", "mean", "max"):
+        expected = F.embedding_bag(ids, table, mode=mode, padding_idx=-1)[:, 0].detach()
+        done = run(lambda i, mode=mode: F.embedding_bag(i, table, mode=mode, padding_idx=-1), ids)
+        close(done.score[:, 0].detach(), expected, 1e-12)
+
+
+def test_maps_are_rebuilt_without_dropout() -> None:
+    from whence.engine.expand import attention_maps
+
+    def one(call: Any, m: Tensor) -> Any:
+        close(attention_maps(call).sum(-1), torch.ones(2, 4, 5).double(), 1e-12)
+        return call.vjp(m)
+
+    model = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).sum((1, 2, 3))  # noqa: E731
+    run(model, (Q, K, V), {"attention": one}).pull()

@@ -304,3 +304,83 @@ def test_gradient_and_relevance_from_one_pass_equal_two_passes() -> None:
             close(gradient[key], plain[key], 1e-12)
         assert both.subject.notes.forwards == 1
         assert both.subject.notes.backwards == 3
+
+
+# ---- what a reviewer found ----
+
+
+def scores(model: Any, baseline: Any = B) -> tuple[Tensor, Tensor]:
+    done = replay(model, X, baseline)
+    return done.score[:, 0].detach(), done.reference.score[:, 0].detach()
+
+
+def test_writes_through_data_and_detach_are_the_models_own() -> None:
+    def through_data(x: Tensor) -> Tensor:
+        h = x @ W
+        h.data.clamp_(min=0)
+        return h
+
+    def through_detach(x: Tensor) -> Tensor:
+        h = x @ W
+        h.detach()[:, :4] = 0.5
+        return h @ V[:6]
+
+    for model in (through_data, through_detach):
+        here, before = scores(model)
+        close(here, model(X.clone())[:, 0], 1e-12)
+        close(before, model(B.clone())[:, 0], 1e-12)
+
+
+def test_constants_may_be_detached() -> None:
+    layer, kept = nn.Linear(8, 6).double(), g(8, seed=8)
+    assert gap(lambda x: F.relu(F.linear(x * kept.detach() + kept.data, layer.weight.detach())), X, B) <= EXACT
+
+
+def test_shapes_that_depend_on_the_data_diverge_by_name() -> None:
+    with pytest.raises(whence.DivergedError, match="other shapes"):
+        gap(lambda x: F.relu(x[:, : 2 + int(x[0, 0] > 0)]).sum(1, keepdim=True), X.abs(), -B.abs())
+
+
+def test_one_row_that_does_not_serve_is_expanded() -> None:
+    one_by_one = lambda x: torch.stack([F.relu(row @ W) for row in x])  # noqa: E731
+    fixed = lambda x: F.relu(x.view(3, 2, 4)).flatten(1)  # noqa: E731
+    against_each_other = lambda x: F.relu(x @ W) @ (x @ W).T  # noqa: E731
+    for model in (one_by_one, fixed):
+        assert gap(model, X, 0.3) <= 1e-6
+    gap(against_each_other, X, 0.3, target=2)  # rows meet here: a gap per row means nothing, but it runs
+
+
+def test_both_spellings_of_where_share_alike() -> None:
+    flags = torch.tensor([True, False] * 2)
+    one = replay(lambda x: x[:, :4].where(flags, x[:, 4:]).sum(1, keepdim=True), X, B).pull()["input"]
+    two = replay(lambda x: torch.where(flags, x[:, :4], x[:, 4:]).sum(1, keepdim=True), X, B).pull()["input"]
+    three = replay(lambda x: torch.where(condition=flags, input=x[:, :4], other=x[:, 4:]).sum(1, keepdim=True), X, B)
+    assert torch.equal(one, two)
+    assert torch.equal(three.pull()["input"], two)
+
+
+def test_infinities_that_stay_are_no_change() -> None:
+    hidden = torch.zeros(4).double()
+    hidden[2] = float("-inf")
+
+    def model(x: Tensor) -> Tensor:
+        s = x[:, :4] + hidden
+        e = (s - s.amax(1, keepdim=True)).exp()
+        return e / e.sum(1, keepdim=True)
+
+    assert gap(model, X, B) <= 1e-6
+
+
+def test_in_place_with_itself() -> None:
+    def model(x: Tensor) -> Tensor:
+        h = x * 1
+        h.mul_(h)
+        return h
+
+    assert gap(model, X, B) <= EXACT
+
+
+def test_an_edit_of_attention_with_a_reference() -> None:
+    half = lambda site, t: t * 0.5 if site.kind == "attention" else None  # noqa: E731
+    model = lambda x: tail(mha(*[x.view(-1, 2, 4)] * 3)[0])  # noqa: E731
+    assert gap(model, X, B, expand=EVERY, edit=half) <= 1e-6

@@ -102,3 +102,48 @@ def test_rows_through_odd_shapes_are_followed_or_given_up() -> None:
         return torch.tanh(x.permute(1, 0, 2).reshape(2, 12)).reshape(2, 3, 4).transpose(0, 1).flatten(1)
 
     per_row(mixed, x)
+
+
+ODD: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "einsum to columns": (
+        lambda x: torch.einsum("bi,ij->jb", x, torch.ones(4, 3).double()).tanh().T.contiguous(),
+        (3, 4),
+    ),
+    "einsum, all alike": (lambda x: torch.einsum("bqhd,bkhd->hbqk", x, x).softmax(-1).mean(0).flatten(1), (3, 3, 3, 2)),
+    "write to a buffer": (lambda x: _write(x), (3, 4)),
+    "write to a slice": (lambda x: _slice(x), (3, 3, 4)),
+    "unsqueeze in place": (lambda x: _unsqueeze(x), (3, 4)),
+    "unbiased is no keepdim": (lambda x: x.transpose(0, 1).std(0, True).tanh(), (3, 5, 6)),
+    "norm": (lambda x: torch.linalg.norm(x.transpose(0, 1), dim=0).tanh(), (3, 5, 3)),
+    "var_mean": (lambda x: torch.var_mean(x.transpose(0, 1), 0)[0].tanh(), (3, 5, 3)),
+    "complex": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(3, 3, 2, 2)) * 1j).flatten(1).tanh(),
+        (3, 3, 4),
+    ),
+    "permuted rows": (lambda x: torch.zeros_like(x).index_add(0, torch.tensor([2, 1, 0]), x).tanh().flip(0), (3, 4)),
+}
+
+
+def _write(x: Tensor) -> Tensor:
+    store = torch.zeros(3, 3, 4).double()
+    store[:, 0] = x
+    return store.tanh().flatten(1)
+
+
+def _slice(x: Tensor) -> Tensor:
+    h = x * 1
+    h[:, 0].relu_()
+    h[:, 0] += h[:, 1]
+    return h.tanh().flatten(1)
+
+
+def _unsqueeze(x: Tensor) -> Tensor:
+    h = x * 1
+    h.unsqueeze_(0)
+    return h.tanh()[0]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_rows_are_never_mistaken(name: str) -> None:
+    model, shape = ODD[name]
+    per_row(model, torch.randn(*shape, generator=torch.Generator().manual_seed(3)).double())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from whence.engine.call import derivative
-from whence.engine.capture import Site, layer_of
+from whence.engine.capture import Site, layer_of, layers
 from whence.errors import NoAttention, ParameterError
-from whence.passes import stacked
+from whence.passes import IN_PLACE, stacked
 from whence.subject import Subject
 
 NAMES = ("attention", "attention_gradient", "hidden")
@@ -25,41 +25,46 @@ def check(keep: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def kept(subject: Subject, names: Sequence[str]) -> dict[str, list[Tensor]]:
+def kept(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[str, list[Tensor]]:
     """Attention maps in the order of their calls, their gradients, and the hidden states that enter their layers.
 
     They come from a pass of their own, in which fused attention is written out. Gradients are (rows, k, …).
     """
     if not names:
         return {}
-    done = subject.run({"*": derivative}, expand=_EXPAND, wants=lambda site: site.kind != "output")
-    maps = {site: tensor for site, tensor in done.captured.items() if site.kind == "attention"}
+    members = layers(subject.root)
+    wants = lambda site: site.kind == "attention" or (site.kind == "input" and site.path in members)  # noqa: E731
+    done = subject.run({"*": derivative}, expand=_EXPAND, wants=wants, copies=copies)
+    maps = [site for site in done.captured if site.kind == "attention"]
     if not maps:
         raise NoAttention(
             f"keep={tuple(names)!r}: this model has no attention, so nothing was kept.\n  Leave keep out."
         )
     found: dict[str, list[Tensor]] = {}
     if "attention" in names:
-        found["attention"] = [tensor.detach() for tensor in maps.values()]
+        found["attention"] = [done.captured[site] for site in maps]
     if "hidden" in names:
-        found["hidden"] = [tensor.detach() for tensor in _layer_inputs(subject, done.captured)]
+        found["hidden"] = _layer_inputs(done.captured, members)
     if "attention_gradient" in names:
-        columns = done.columns(list(maps.values()))
+        try:
+            columns = done.columns([done.edges[site] for site in maps])
+        except RuntimeError as error:
+            if copies or IN_PLACE not in str(error):
+                raise
+            return kept(subject, names, copies=True)
         found["attention_gradient"] = [
-            stacked(t, [column[i] for column in columns]) for i, t in enumerate(maps.values())
+            stacked(done.captured[site], [column[i] for column in columns]) for i, site in enumerate(maps)
         ]
     return found
 
 
-def _layer_inputs(subject: Subject, captured: dict[Site, Tensor]) -> list[Tensor]:
+def _layer_inputs(captured: dict[Site, Tensor], members: set[str]) -> list[Tensor]:
     """The hidden state that entered the layer of each attention call, once per run of that layer."""
-    if subject.root is None:
-        return []
     entered: dict[str, Site] = {}
     found: dict[Site, Tensor] = {}
     for site in captured:  # in the order of the pass
         if site.kind == "input":
             entered[site.path] = site
-        elif (layer := entered.get(layer_of(subject.root, site.path))) is not None:
+        elif (layer := entered.get(layer_of(members, site.path))) is not None:
             found[layer] = captured[layer]
     return list(found.values())

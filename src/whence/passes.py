@@ -14,10 +14,10 @@ from whence import targets
 from whence.engine.call import Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Site
 from whence.engine.propagate import Flow
-from whence.engine.reference import CopiesNeeded, RowsNeeded, Tape
+from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
 from whence.engine.sites import Sites, watched
-from whence.errors import IndependentError, InputError, ModelError, NoAttention, NoRule
+from whence.errors import DivergedError, IndependentError, InputError, ModelError, NoAttention, NoRule
 
 if TYPE_CHECKING:
     from whence.subject import Subject
@@ -38,28 +38,36 @@ class Plan:
     rows: bool = False  # follow the rows, for rules that sum per row
 
 
-_IN_PLACE = "modified by an inplace operation"
+IN_PLACE = "modified by an inplace operation"
 
 
 def run(subject: Subject, plan: Plan) -> Pass:
-    """One forward pass, with its reference recorded before it if there is one."""
-    if plan.reference is None:
+    """One forward pass, with its reference recorded before it if there is one; again, otherwise, where that helps."""
+    while True:
         try:
-            return _forward(subject, plan)
-        except RuntimeError as error:  # a model that differentiates by its own parameters needs them in the graph
-            if plan.parameters or not plan.gradient or "does not require grad" not in str(error):
+            if plan.reference is None:
+                return _forward(subject, plan)
+            before, tape = _recorded(plan.reference, plan)
+            return replace(_forward(subject, plan, replay=tape), reference=before)
+        except Exception as error:
+            other = _otherwise(subject, plan, error)
+            if other is None:
                 raise
-            return _forward(subject, replace(plan, parameters=True))
-    try:
-        before, tape = _recorded(plan.reference, plan)
-        return replace(_forward(subject, plan, replay=tape), reference=before)
-    except RowsNeeded:  # one row does not stand for all in this model
-        if plan.reference.rows == subject.rows:
-            raise
+        plan = other
+
+
+def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
+    """Another way to run a pass that failed, or None."""
+    if isinstance(error, CopiesNeeded) and not plan.copies:
+        return replace(plan, copies=True)
+    if plan.reference is not None and plan.reference.rows != subject.rows:  # one row does not stand for all here
         rows = torch.zeros(subject.rows, dtype=torch.long)
-        return run(subject, replace(plan, reference=plan.reference.take(rows)))
-    except CopiesNeeded:
-        return run(subject, replace(plan, copies=True))
+        return replace(plan, reference=plan.reference.take(rows))
+    if isinstance(error, RowsNeeded):
+        raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
+    if isinstance(error, RuntimeError) and "does not require grad" in str(error) and not plan.parameters:
+        return replace(plan, parameters=True)  # a model that differentiates by its own parameters
+    return None
 
 
 def _recorded(reference: Subject, plan: Plan) -> tuple[Pass, Tape]:
@@ -82,6 +90,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         trace=subject.notes.steps is not None,
         copies=plan.copies,
         parameters=plan.parameters,
+        gradient=plan.gradient and record is None,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:
@@ -198,6 +207,11 @@ class Pass:
         return self.flow.captures.found
 
     @property
+    def edges(self) -> dict[Site, Any]:
+        """What `columns` takes to give the gradients by what was read."""
+        return self.flow.captures.edges
+
+    @property
     def x(self) -> dict[str, Tensor]:
         """The explained values, each (rows, 1, …) so that it broadcasts over targets."""
         return {key: leaf.detach().unsqueeze(1) for key, leaf in self.leaves.items()}
@@ -217,7 +231,7 @@ class Pass:
         try:
             columns = self.columns(list(self.leaves.values()), rules, again=again)
         except (RuntimeError, Overwritten) as error:
-            if self.flow.copies or not (isinstance(error, Overwritten) or _IN_PLACE in str(error)):
+            if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 raise
             self.subject.notes.take_back(self.flow)
             return run(self.subject, replace(self.plan, copies=True)).pull(rules)  # written for inference
@@ -228,7 +242,7 @@ class Pass:
         }
 
     def columns(
-        self, tensors: list[Tensor], rules: Mapping[str, Rule] | None = None, *, again: bool = False
+        self, tensors: list[Any], rules: Mapping[str, Rule] | None = None, *, again: bool = False
     ) -> list[list[Tensor | None]]:
         """For each target, what its score sends back to any tensors of this pass."""
         found = []

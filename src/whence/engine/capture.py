@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from whence.engine.ops import GROUP
 
@@ -36,7 +37,8 @@ class Captures:
 
     def __init__(self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None) -> None:
         self.wants, self.edit = wants, edit
-        self.found: dict[Site, Tensor] = {}
+        self.found: dict[Site, Tensor] = {}  # values, as they were then
+        self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.attention = 0  # attention calls met
         self._calls: Counter[tuple[str, str]] = Counter()
 
@@ -51,7 +53,9 @@ class Captures:
         given = self.edit(site, tensor) if self.edit else None
         tensor = tensor if given is None else given
         if self.wants is not None and self.wants(site):
-            self.found[site] = tensor
+            self.found[site] = tensor.detach().clone()  # the model may overwrite it
+            if tensor.requires_grad:
+                self.edges[site] = get_gradient_edge(tensor)
         return tensor
 
     def weights(self, family: str, live: list[Tensor]) -> Tensor | None:
@@ -71,14 +75,22 @@ class Captures:
                 setattr(tensor, _WEIGHTS, True)
 
 
-def layer_of(root: nn.Module, path: str) -> str:
+def layers(root: nn.Module | None) -> set[str]:
+    """The paths of all members of module lists (or sequences, in a model that has no list)."""
+    for kind in (nn.ModuleList, nn.Sequential):
+        found = {
+            f"{name}.{child}" if name else child
+            for name, module in (root.named_modules() if root is not None else ())
+            if isinstance(module, kind)
+            for child, _ in module.named_children()
+        }
+        if found:
+            return found
+    return set()
+
+
+def layer_of(members: set[str], path: str) -> str:
     """The innermost member of a module list that contains this path ('' if there is none)."""
-    members = {
-        f"{name}.{child}" if name else child
-        for name, module in root.named_modules()
-        if isinstance(module, nn.ModuleList)
-        for child, _ in module.named_children()
-    }
     parts = path.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((prefix for prefix in prefixes if prefix in members), "")

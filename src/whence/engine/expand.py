@@ -25,7 +25,7 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """softmax(q kᵀ · scale + mask) v, in the dtype of q; a query that may see nothing gets 0."""
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
+    if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -54,9 +54,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 def attention_maps(call: Call) -> Tensor:
     """The attention probabilities of a fused call, rebuilt from its queries and keys: nothing but these was kept."""
 
-    def weigh(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
-        identity = torch.eye(key.shape[-2], dtype=query.dtype, device=query.device)
-        return attention(query, key, identity.expand(*key.shape[:-2], -1, -1), *rest, **named)
+    def weigh(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        identity = torch.eye(key.shape[-2], dtype=query.dtype, device=query.device).expand(*key.shape[:-2], -1, -1)
+        return attention(query, key, identity, attn_mask, 0.0, is_causal, scale, enable_gqa)
 
     with torch.no_grad():
         return weigh(*call.args, **call.kwargs)
@@ -202,7 +205,7 @@ def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: 
     """x / max(‖x‖, ε)."""
     if p != 2:
         return F.normalize(x, p, dim, eps)
-    return x * x.square().sum(dim, keepdim=True).sqrt().clamp_min(eps).reciprocal()
+    return x * x.square().sum(dim, keepdim=True).clamp_min(eps**2).sqrt().reciprocal()
 
 
 def _centred(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
@@ -243,7 +246,7 @@ def embedding_bag(
         ]  # fmt: skip
         return torch.cat(bags)
     looked = F.embedding(input, weight, None, max_norm, norm_type)  # (bags, n, hidden)
-    real = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx
+    real = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % len(weight)
     if mode == "max":
         if input.shape[1] == 0:
             return looked.new_zeros(len(input), looked.shape[-1])
@@ -268,3 +271,13 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     "normalize": normalize,
     "embedding_bag": embedding_bag,
 }
+
+
+def expandable(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether this call has the form that the expansion writes out; the rest stays fused."""
+    given = [*args, *kwargs.values()]
+    if any(isinstance(a, Tensor) and type(a) is not Tensor for a in given):
+        return False  # a mask that is a class of its own
+    if name in ("layer_norm", "group_norm", "rms_norm", "instance_norm", "normalize"):
+        return bool(args) and isinstance(args[0], Tensor) and "cudnn_enable" not in kwargs and len(args) < 7
+    return name != "embedding_bag" or not (args and isinstance(args[0], Tensor) and args[0].is_floating_point())

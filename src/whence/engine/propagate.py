@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from whence.engine import audit, rows
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule, swapped
 from whence.engine.capture import Captures
-from whence.engine.expand import EXPANSIONS
+from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
@@ -99,6 +99,7 @@ class Flow(TorchFunctionMode):
         copies: bool = False,
         parameters: bool = False,
         rows: int | None = None,
+        gradient: bool = True,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -122,8 +123,10 @@ class Flow(TorchFunctionMode):
         self._dead: set[Any] = set()  # graph nodes that depend on nothing live
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # copies of inference tensors
         self._expanding: list[str] = []
+        self._visiting = False
         self._outer: Flow | None = None
-        self._tracks = record is not None or self.captures.active  # marks tensors even where no gradient flows
+        # without gradients, marks alone say what is live
+        self._tracks = record is not None or (self.captures.active and not gradient)
         self._through = record is not None or replay is not None
 
     # ---- the pass ----
@@ -253,25 +256,35 @@ class Flow(TorchFunctionMode):
         """With a reference, what a model detaches counts all the same: a copy, and gradients stay as they are."""
         if name == "_set_grad_enabled":
             return None
-        seen = args[0] * 1 if self.is_live(args[0]) else args[0].detach()
+        if not self.is_live(args[0]):
+            return func(*args)
+        seen = args[0].view_as(args[0])  # shares its memory, as what it stands for does
         self.mark(seen)
         return seen
 
     # ---- fused ops ----
 
     def _expands(self, name: str, live: bool, args: Any, kwargs: Any) -> bool:
+        if not expandable(name, args, kwargs):
+            return False
         if name == "embedding_bag" and "embedding_bag" not in self._expanding:
             return live or self.sites.has_ids(args, kwargs)  # a bag is no embedding: ids enter the one inside
         return live and name in self.expand and name in EXPANSIONS and name not in self._expanding
 
     def _expanded(self, name: str, args: Any, kwargs: Any) -> Any:
         self._expanding.append(name)
+        try:
+            return self._again(lambda: EXPANSIONS[name](*args, **kwargs))
+        finally:
+            self._expanding.pop()
+
+    def _again(self, run: Callable[[], Any]) -> Any:
+        """Run something under the mode from within the handler, where it is off."""
         super().__enter__()
         try:
-            return EXPANSIONS[name](*args, **kwargs)
+            return run()
         finally:
             super().__exit__(None, None, None)
-            self._expanding.pop()
 
     # ---- one op ----
 
@@ -288,13 +301,14 @@ class Flow(TorchFunctionMode):
         self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor]
     ) -> Any:
         family = family_of(spelled.name, args, kwargs, live)
-        weights = self.captures.weights(family, live)
+        weights = None if self._visiting else self.captures.weights(family, live)
         if weights is not None:
             args, kwargs, live = self._visited(weights, args, kwargs, live)
         rule = find_rule(self.rules, family, spelled.name)
         target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
         writes = target is not None
-        ruled = rule is not None and rule is not derivative and not self._only_views(family, func, args, kwargs, live)
+        ruled = rule is not None and rule is not derivative and not isinstance(target, list | tuple)
+        ruled = ruled and not self._only_views(family, func, args, kwargs, live)
         entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
         if not ruled or self.record is not None:
             result = func(*args, **kwargs)
@@ -311,7 +325,7 @@ class Flow(TorchFunctionMode):
             self._note_unruled(family, outputs)
         self.captures.follow(family, live, outputs)
         if self.rows is not None:
-            rows.follow(spelled.name, family, func, args, kwargs, live, outputs)
+            rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if ruled and self.record is None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
         self._note(spelled.name, family, rule if ruled or rule is derivative else None, outputs)
@@ -320,9 +334,13 @@ class Flow(TorchFunctionMode):
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
         """Show attention probabilities to the captures just before they multiply; go on with what they give."""
         self.captures.attention += 1
-        new = self.captures.visit("attention", self._here(), weights) if self.captures.active else weights
-        if new is weights:
+        if not self.captures.active:
             return args, kwargs, live
+        self._visiting = True  # an edit may multiply attention too
+        try:
+            new = self._again(lambda: self.captures.visit("attention", self._here(), weights * 1))
+        finally:
+            self._visiting = False
         swap = {id(weights): new}
         live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
         return swapped(args, swap), swapped(kwargs, swap), live

@@ -64,13 +64,15 @@ class Tape:
         if not self.entries:
             raise DivergedError(
                 f"Op {self.played}: the input runs {name} in {path or 'the model itself'}, and the reference ran no "
-                f"more ops.\n{_WAY_OUT}"
+                f"more ops.\n{WAY_OUT}"
             )
         entry = self.entries.popleft()
         if entry.name != name or len(entry.shapes) != len(live):
             raise DivergedError(
-                f"Op {self.played}: the reference ran {entry.name} (in {entry.path or 'the model itself'}), the input "
-                f"runs {name} (in {path or 'the model itself'}).\n{_WAY_OUT}"
+                f"Op {self.played}: the reference ran {entry.name} (in {entry.path or 'the model itself'}, "
+                f"{len(entry.shapes)} live inputs), the input runs {name} (in {path or 'the model itself'}, "
+                f"{len(live)} live inputs).\n"
+                f"{WAY_OUT}"
             )
         for shape, tensor in zip(entry.shapes, live, strict=True):
             if shape != tensor.shape and not _broadcasts(shape, tensor.shape):
@@ -85,11 +87,11 @@ class Tape:
             first = self.entries[0]
             raise DivergedError(
                 f"The reference ran {len(self.entries)} more ops than the input, the first of them {first.name} "
-                f"(in {first.path or 'the model itself'}).\n{_WAY_OUT}"
+                f"(in {first.path or 'the model itself'}).\n{WAY_OUT}"
             )
 
 
-_WAY_OUT = (
+WAY_OUT = (
     "  The model takes another branch for the baseline than for the input: choose a baseline nearer to the input, or a "
     "method without a reference."
 )

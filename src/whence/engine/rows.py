@@ -1,8 +1,8 @@
 """Where the rows are: rules that sum per row need to know which entries of a tensor belong to which row.
 
 Rows start as the first axis and are followed through the pass. Ops that only move entries (views, permutations,
-indexing, concatenation) are done to the row numbers themselves; ops that keep their leading axes keep the rows there.
-Where rows cannot be followed, nobody guesses: the place is None.
+indexing, concatenation) are done to the row numbers themselves; ops that are known to leave axes where they are keep
+the rows there. Everywhere else nobody guesses: the place is None.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from whence.engine.call import swapped
 from whence.engine.ops import GROUP
 
 _ROWS = "_whence_rows"
-_REDUCTIONS = frozenset("sum mean amax amin max min prod norm std var logsumexp median nansum nanmean".split())
 _MOVES = frozenset("view index repeat concatenate".split())
-_LEADING = frozenset("linear convolution average_pool batch_norm interpolate max_pool cumsum".split())
+# reductions whose arguments are (input, dim, keepdim)
+_REDUCTIONS = frozenset("sum mean amax amin max min prod logsumexp median nansum nanmean".split())
+_LEADING = frozenset("convolution average_pool max_pool batch_norm interpolate".split())  # keep their first axes
+_ALIGNED = frozenset("add scale multiply divide cast dropout pad where lerp".split())  # broadcast from the last axis
+_TURNS = frozenset("unsqueeze squeeze t transpose swapaxes swapdims resize resize_as set".split())
+_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm rmatmul mv".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +64,25 @@ def place_of(tensor: Tensor) -> Place | None:
 
 
 def follow(
-    name: str,
-    family: str,
-    func: Any,
-    args: Any,
-    kwargs: Mapping[str, Any],
-    live: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-) -> None:
+    name: str, family: str, func: Any, args: Any, kwargs: Mapping[str, Any], live: Sequence[Tensor],
+    outputs: Sequence[Tensor], writes: bool,
+) -> None:  # fmt: skip
     """Find the rows in an op's outputs from those in its inputs."""
+    if writes:
+        if name in _TURNS:  # x.unsqueeze_(0): where the rows are now, nobody says
+            for output in outputs:
+                setattr(output, _ROWS, None)
+        return  # what is written to keeps its rows
     known = [(t, place) for t in live if (place := place_of(t)) is not None]
-    if not known:
-        return
-    if family in _MOVES:
+    found: Sequence[Place | None] = ()
+    if known and family in _MOVES:
         found = _moved(func, args, kwargs, known, outputs)
-    elif name in _REDUCTIONS:
-        found = _reduced(args, kwargs, known[0])
-    else:
-        found = [_kept(family, t, place, output) for t, place in known[:1] for output in outputs]
-        if len(known) > 1 and GROUP.get(family) in ("linear", "product", "elementwise", "attention"):
-            found = [_agreed(family, known, output) for output in outputs]
-    for output, place in zip(outputs, found, strict=False):
-        if place is not None:
-            setattr(output, _ROWS, place)
+    elif known and name in _REDUCTIONS and outputs:
+        found = _reduced(args, kwargs, known[0], outputs)
+    elif known:
+        found = [_kept(name, family, args, known, output) for output in outputs]
+    for n, output in enumerate(outputs):
+        setattr(output, _ROWS, found[n] if n < len(found) else None)
 
 
 def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tensor]) -> list[Place | None]:
@@ -113,33 +113,50 @@ def _companions(args: Any, known: tuple[Tensor, Place], swap: Mapping[int, Tenso
     }
 
 
-def _reduced(args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, Place]) -> list[Place | None]:
-    """Over axes that are not the rows', a mean of row numbers is the row number."""
+def _reduced(
+    args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, Place], outputs: Sequence[Tensor]
+) -> list[Place | None]:
+    """Reductions over axes that are not the rows'."""
     tensor, place = known
     dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
     if dim is None or isinstance(dim, Tensor | bool):
-        return [None]
+        return []
     axes = [int(d) % tensor.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])]
     keep = bool(kwargs.get("keepdim", len(args) > 2 and args[2] is True))
-    if place.axis in axes:
-        return [None]
-    gone = 0 if keep else sum(a < place.axis for a in axes)
-    return [Place(place.axis - gone, place.inner, place.rows)] * 2
+    axis = place.axis - (0 if keep else sum(a < place.axis for a in axes))
+    fits = place.axis not in axes and all(
+        axis < o.dim() == tensor.dim() - (0 if keep else len(axes)) and o.shape[axis] == tensor.shape[place.axis]
+        for o in outputs
+    )
+    return [Place(axis, place.inner, place.rows)] * len(outputs) if fits else []
 
 
-def _kept(family: str, tensor: Tensor, place: Place, output: Tensor) -> Place | None:
-    """The same axis, counted from the end where an op broadcasts, from the front where it keeps its leading axes."""
-    axis = place.axis
-    if family not in _LEADING and GROUP.get(family) != "recurrent" and output.dim() > tensor.dim():
+def _kept(name: str, family: str, args: Any, known: Any, output: Tensor) -> Place | None:
+    """The one place that every operand with rows points to, for ops that are known to leave axes where they are."""
+    found = {_pointed(name, family, args, t, place, output) for t, place in known}
+    return found.pop() if len(found) == 1 else None
+
+
+def _pointed(name: str, family: str, args: Any, tensor: Tensor, place: Place, output: Tensor) -> Place | None:
+    axis, group = place.axis, GROUP.get(family)
+    if family in _LEADING:
+        pass
+    elif name in _PRODUCTS or family == "scaled_dot_product_attention":
+        lost = -2 if any(tensor is a for a in _right(name, args)) else -1  # the axis that is summed over
+        if min(tensor.dim(), output.dim()) < 2 or axis == tensor.dim() + lost:
+            return None
         axis += output.dim() - tensor.dim()
-    fits = axis < output.dim() and output.shape[axis] == tensor.shape[place.axis]
+    elif family in _ALIGNED or name == "masked_fill" or group in ("elementwise", "softmax", "norm"):
+        axis += output.dim() - tensor.dim()
+    else:
+        return None
+    fits = 0 <= axis < output.dim() and output.shape[axis] == tensor.shape[place.axis]
     return Place(axis, place.inner, place.rows) if fits else None
 
 
-def _agreed(family: str, known: Any, output: Tensor) -> Place | None:
-    """The place that every operand with rows points to."""
-    found = {_kept(family, t, place, output) for t, place in known}
-    return found.pop() if len(found) == 1 else None
+def _right(name: str, args: Any) -> Sequence[Any]:
+    """The right operand of a product (the weight of F.linear is transposed: its rows would be lost either way)."""
+    return {"addmm": args[2:3], "baddbmm": args[2:3], "linear": ()}.get(name, args[1:2])
 
 
 def _read(numbers: Tensor, rows: int) -> Place | None:

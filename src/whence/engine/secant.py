@@ -27,12 +27,12 @@ def secant(call: Call, m: Tensor) -> Gradients:
     if len(call.inputs) != 1 or call.inputs[0].is_complex():
         return path_integral(call, m)
     (x,), (before,) = call.x, call.reference_x
-    step = x - before
+    step = _apart(x, before)
     middle = call.derivative_at([before + step / 2], m)[0]
     assert middle is not None
     tiny = 0.0 if call.family in _KINKED else torch.finfo(x.dtype).eps ** (1 / 3)
     near = step.abs() <= tiny
-    rise = call.y - call.reference_y
+    rise = _apart(call.y, call.reference_y)
     return torch.where(near, middle, m * rise / step.masked_fill(near, 1))
 
 
@@ -47,21 +47,24 @@ def cross(call: Call, m: Any) -> Gradients:
         return path_integral(call, m)
     y, before = call.y, call.reference_y
     top = torch.minimum(y, before) if call.name in _MINIMA else torch.maximum(y, before)
-    here = call.vjp(_scaled(m, top - before))
-    there = call.derivative_at(call.reference_x, _scaled(m, y - top))
-    return [_quotient(_plus(a, b, x), x - r) for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)]
+    here = call.vjp(_scaled(m, _apart(top, before)))
+    there = call.derivative_at(call.reference_x, _scaled(m, _apart(y, top)))
+    return [
+        _quotient(_plus(a, b, x), _apart(x, r))
+        for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
+    ]
 
 
 def switch(call: Call, m: Tensor) -> Gradients:
     """where(condition, a, b): where the condition flips between the passes, Δy is shared by |Δa| and |Δb|."""
     plain = call.vjp(m)
-    flips = _condition(call.args) != _condition(call.reference.args)
+    flips = _condition(call.args, call.kwargs) != _condition(call.reference.args, call.reference.kwargs)
     if not bool(flips.any()):
         return plain
-    steps = [x - r for x, r in zip(call.x, call.reference_x, strict=True)]
+    steps = [_apart(x, r) for x, r in zip(call.x, call.reference_x, strict=True)]
     total = sum(step.abs() for step in steps)
     assert isinstance(total, Tensor)
-    share = _quotient(m * (call.y - call.reference_y), total.expand_as(m))
+    share = _quotient(m * _apart(call.y, call.reference_y), total.expand_as(m))
     found = []
     for g, step in zip(plain, steps, strict=True):
         flipped = (share * step.sign()).expand_as(m)
@@ -81,8 +84,14 @@ REFERENCE_RULES: dict[str, Rule] = {
 }
 
 
-def _condition(args: Any) -> Tensor:
-    return args[0]
+def _condition(args: Any, kwargs: Any) -> Tensor:
+    """torch.where(c, a, b) or a.where(c, b)."""
+    return next(t for t in (*args, *(kwargs or {}).values()) if isinstance(t, Tensor) and t.dtype == torch.bool)
+
+
+def _apart(x: Tensor, before: Tensor) -> Tensor:
+    """x − x', and 0 where both are the same infinity."""
+    return torch.where(x == before, torch.zeros_like(x), x - before)
 
 
 def _scaled(m: Any, factor: Tensor) -> Any:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import swapped
-
 
 def makes_constants(name: str) -> bool:
     """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
@@ -35,7 +33,10 @@ def out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
     def run(*args: Any, **kwargs: Any) -> Tensor:
         first = target_of(args, kwargs)
         fresh: Tensor = first.clone()
-        function(*swapped(args, {id(first): fresh}), **swapped(kwargs, {id(first): fresh}))
+        if args:  # x.mul_(x): only the target is written to
+            function(fresh, *args[1:], **kwargs)
+        else:
+            function(**{**kwargs, "input": fresh})
         return fresh
 
     return run
