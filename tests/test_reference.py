@@ -384,3 +384,28 @@ def test_an_edit_of_attention_with_a_reference() -> None:
     half = lambda site, t: t * 0.5 if site.kind == "attention" else None  # noqa: E731
     model = lambda x: tail(mha(*[x.view(-1, 2, 4)] * 3)[0])  # noqa: E731
     assert gap(model, X, B, expand=EVERY, edit=half) <= 1e-6
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return (x * 3) - x
+
+    @staticmethod
+    def backward(ctx: Any, m: Tensor) -> Tensor:
+        return m * 2
+
+
+def test_ops_that_the_mode_cannot_see_do_not_diverge() -> None:
+    for hidden in (Doubling.apply, torch.vmap(lambda v: v * 2)):
+        assert gap(lambda x, hidden=hidden: (hidden(x @ W) @ V[:6]).tanh(), X, B) <= 1e-6
+
+
+def test_a_models_own_inference_mode() -> None:
+    def model(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            scale = torch.zeros(1).double()
+            scale.add_(5)
+        return x * scale.item() + x * scale
+
+    close(run(model, X).score[:, 0].detach(), model(X)[:, 0], 1e-12)

@@ -680,3 +680,32 @@ def test_hidden_axes_are_known_without_a_mask() -> None:
 
     a = explain(Text(), {"input_ids": torch.ones(2, 3).long()}, at="dense", channels="sum")
     assert a.values.shape == (2, 3)
+
+
+def test_ids_are_followed_through_what_copies_them() -> None:
+    table = nn.Embedding(60, 4).double()
+    ids = torch.randint(1, 60, (2, 5), generator=G)
+
+    def shifted(input_ids: Tensor) -> Tensor:  # what sequence-to-sequence models do to make the decoder's input
+        start = input_ids.new_zeros(input_ids.shape)
+        start[:, 1:] = input_ids[:, :-1].clone()
+        start[:, 0] = 2
+        return table(start).square().sum((1, 2))
+
+    fronts = torch.full((2, 1), 7)
+    looks = {
+        "shifted": (shifted, [True, True, True, True, False]),
+        "cat": (lambda i: table(torch.cat([fronts, i], 1)).square().sum((1, 2)), [True] * 5),
+        "stack": (lambda i: table(torch.stack([i, i], 1)).square().sum((1, 2, 3)), [True] * 5),
+        "pad": (lambda i: table(F.pad(i, (1, 0), value=3)).square().sum((1, 2)), [True] * 5),
+        "masked_fill": (
+            lambda i: table(i.masked_fill(torch.arange(5) == 2, 1)).square().sum((1, 2)),
+            [True, True, False, True, True],
+        ),
+    }
+    for name, (model, expected) in looks.items():
+        a = explain(model, ids)
+        assert (a.raw[0].abs().sum(-1) > 0).tolist() == expected, name
+        close(a.output_value, model(ids.clone()).detach(), 1e-12)
+        times = 4 if name == "stack" else 2
+        close(a.raw[:, 0], times * table(ids[:, 0]).detach(), 1e-12)

@@ -35,6 +35,7 @@ class Plan:
     edit: Edit | None = None  # values to replace
     copies: bool = False  # keep copies of what the model overwrites
     parameters: bool = False  # leave parameters in the graph
+    graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
     rows: bool = False  # follow the rows, for rules that sum per row
 
 
@@ -63,6 +64,8 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
     if plan.reference is not None and plan.reference.rows != subject.rows:  # one row does not stand for all here
         rows = torch.zeros(subject.rows, dtype=torch.long)
         return replace(plan, reference=plan.reference.take(rows))
+    if isinstance(error, DivergedError) and not plan.graph:
+        return replace(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
     if isinstance(error, RowsNeeded):
         raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
     if isinstance(error, RuntimeError) and "does not require grad" in str(error) and not plan.parameters:
@@ -72,7 +75,7 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
 
 def _recorded(reference: Subject, plan: Plan) -> tuple[Pass, Tape]:
     tape = Tape(plan.copies)
-    return _forward(reference, replace(plan, gradient=False), record=tape), tape
+    return _forward(reference, replace(plan, gradient=plan.graph), record=tape), tape
 
 
 def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None) -> Pass:
@@ -90,7 +93,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         trace=subject.notes.steps is not None,
         copies=plan.copies,
         parameters=plan.parameters,
-        gradient=plan.gradient and record is None,
+        gradient=plan.gradient,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:

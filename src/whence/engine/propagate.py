@@ -126,7 +126,7 @@ class Flow(TorchFunctionMode):
         self._visiting = False
         self._outer: Flow | None = None
         # without gradients, marks alone say what is live
-        self._tracks = record is not None or (self.captures.active and not gradient)
+        self._tracks = not gradient and (record is not None or self.captures.active)
         self._through = record is not None or replay is not None
 
     # ---- the pass ----
@@ -219,6 +219,7 @@ class Flow(TorchFunctionMode):
         if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
             for written in written_by(spelled.name, args, kwargs):
                 remember(written)
+                self._stand_ins.pop(id(written), None)
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
@@ -233,7 +234,7 @@ class Flow(TorchFunctionMode):
     def _inspect(self, value: Any, live: list[Tensor]) -> Any:
         """Collect live tensors; replace what autograd must not see by a stand-in that shares its memory."""
         if isinstance(value, Tensor):
-            if value.is_inference():
+            if value.is_inference() and not torch.is_inference_mode_enabled():
                 return self._stand_in(value)
             if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
                 return value if self.parameters else value.detach()

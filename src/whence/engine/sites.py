@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.rows import begin
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from whence.engine.propagate import Flow
 
 _IDS = "_whence_ids"  # on a tensor of ids: (name of the input, each entry's position in it)
-_COPIES = frozenset({"view", "cast", "index", "repeat"})
+_COPIES = frozenset({"view", "cast", "index", "repeat", "concatenate"})
+_JOINS = frozenset({"pad", "constant_pad_nd", "masked_fill"})
 
 
 class Sites:
@@ -56,15 +58,41 @@ class Sites:
         return bool(self._ids) and any(hasattr(a, _IDS) for a in (*args, *kwargs.values()))
 
     def follow(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Carry the mark of ids through views, casts and copies, by doing the same to the positions."""
+        """Carry the mark of ids through whatever copies them, by doing the same to their positions.
+
+        Entries that come from elsewhere (a token put in front, padding) have the position -1.
+        """
         if not self._ids or not args:
             return
-        mark = getattr(args[0], _IDS, None)
-        if mark is None or spelled.writes or family_of(spelled.name, args, kwargs, ()) not in _COPIES:
+        marks = {mark[0] for a in _flat(args) if (mark := getattr(a, _IDS, None))}
+        if len(marks) != 1:
             return
-        name, positions = mark
-        cast = family_of(spelled.name, args, kwargs, ()) == "cast"  # a narrow type would not hold the positions
-        moved = positions if cast else func(positions, *args[1:], **kwargs)
+        (name,) = marks
+        if spelled.name == "setitem":
+            target, index, value = args
+            positions = getattr(target, _IDS, (name, torch.full_like(target, -1, dtype=torch.long)))[1].clone()
+            positions[index] = _positions(value) if isinstance(value, Tensor) else -1
+            setattr(target, _IDS, (name, positions))
+            return
+        family = family_of(spelled.name, args, kwargs, ())
+        if spelled.writes or not (family in _COPIES or spelled.name in _JOINS):
+            return
+        self._carry(name, spelled.name, family, func, args, kwargs, result)
+
+    def _carry(self, name: str, op: str, family: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if family == "cast":  # a narrow type would not hold the positions
+            moved: Any = getattr(args[0], _IDS)[1]
+        elif op in ("pad", "constant_pad_nd"):
+            moved = func(_positions(args[0]), args[1], value=-1)
+        elif op == "masked_fill":
+            moved = func(_positions(args[0]), args[1], -1)
+        else:
+            swap = {id(a): _positions(a) for a in _flat(args) if isinstance(a, Tensor) and _whole_numbers(a)}
+            moved = (
+                func(*swapped(args, swap), **kwargs)
+                if family == "concatenate"
+                else func(swap[id(args[0])], *args[1:], **kwargs)
+            )
         pairs = [(result, moved)] if isinstance(result, Tensor) else zip(result, moved, strict=True)
         for tensor, where in pairs:
             if tensor is not args[0] and not tensor.is_floating_point():
@@ -88,10 +116,13 @@ class Sites:
         shape = self._ids[name]
         # the leaf is laid out like the ids, whatever view of them the model looked up
         inner = found.shape[positions.dim() :]
+        ours = positions.flatten() >= 0
         value = found.new_zeros(shape.numel(), *inner)
-        value[positions.flatten()] = found.detach().reshape(-1, *inner)
+        value[positions.flatten()[ours]] = found.detach().reshape(-1, *inner)[ours]
         leaf_view = self.tensor(flow, key, value.view(*shape, *inner))
-        handed = leaf_view.reshape(-1, *inner)[positions.flatten()].view(found.shape)
+        handed = leaf_view.reshape(-1, *inner)[positions.flatten().clamp(min=0)].view(found.shape)
+        if not bool(ours.all()):  # the rest is held
+            handed = torch.where(ours.view(*positions.shape, *[1] * len(inner)), handed, found.detach())
         flow.mark(handed)
         if flow.rows is not None:
             begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
@@ -109,6 +140,24 @@ class Sites:
         if self.calls != (self.call or 1):
             return output
         return replace_first(output, lambda t: self.tensor(flow, "at", t))
+
+
+def _flat(args: Any) -> Iterator[Any]:
+    for item in args:
+        if isinstance(item, list | tuple):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _whole_numbers(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _positions(tensor: Tensor) -> Tensor:
+    """Each entry's position in the explained ids, -1 where it comes from elsewhere."""
+    mark = getattr(tensor, _IDS, None)
+    return mark[1] if mark is not None else torch.full_like(tensor, -1, dtype=torch.long)
 
 
 def _index_mark(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
