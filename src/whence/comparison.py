@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
-from whence.engine.propagate import Step
+from whence.engine.log import Step
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
             output = subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
-            flow.quiet = not callable(subject.target)
+            flow.log.quiet = not callable(subject.target)
             held = targets.scores(output, subject.target, subject.output, subject.rows, subject.mask(False))
             flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
@@ -179,8 +179,8 @@ def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
         )
     if not sites.leaves:
         raise _independent(subject)
-    if subject.refuse and flow.unseen and flow.modifies():
-        node, path = next(iter(flow.unseen))
+    if subject.refuse and flow.log.unseen and flow.modifies():
+        node, path = next(iter(flow.log.unseen))
         raise NoRule(
             f"{subject.method} has no rule for {node!r}, which ran where the engine cannot see "
             f"(before {path or 'the output'}).\n"
@@ -226,7 +226,7 @@ class Pass:
         """
         if not self.score.requires_grad:
             raise _independent(self.subject)
-        if any("CheckpointFunction" in node for node, _ in self.flow.unseen):
+        if any("CheckpointFunction" in node for node, _ in self.flow.log.unseen):
             raise ModelError(
                 "The model uses torch.utils.checkpoint with use_reentrant=True, through which no gradient of an input "
                 "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."

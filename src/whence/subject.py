@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from whence import passes
 from whence.engine.call import Rule
-from whence.engine.propagate import Flow, Step
+from whence.engine.log import Step
+from whence.engine.propagate import Flow
 from whence.passes import Pass
 from whence.targets import Output, Target
 
@@ -44,21 +45,21 @@ class Notes:
     def add(self, flow: Flow) -> None:
         """Take down what one pass did."""
         self.forwards += 1
-        self.ops.update(flow.ops)
-        self.unruled.update(flow.unruled)
-        self.unseen.update(flow.unseen)
-        self.used |= flow.used
+        self.ops.update(flow.log.ops)
+        self.unruled.update(flow.log.unruled)
+        self.unseen.update(flow.log.unseen)
+        self.used |= flow.log.used
         self.modified |= flow.modifies()
-        if self.steps is not None and flow.steps is not None:
-            self.steps.extend(flow.steps)
+        if self.steps is not None and flow.log.steps is not None:
+            self.steps.extend(flow.log.steps)
 
     def take_back(self, flow: Flow) -> None:
         """Forget a pass that has to be run again."""
-        self.ops.subtract(flow.ops)
-        self.unruled.subtract(flow.unruled)
-        self.unseen.subtract(flow.unseen)
-        if self.steps and flow.steps:
-            del self.steps[-len(flow.steps) :]
+        self.ops.subtract(flow.log.ops)
+        self.unruled.subtract(flow.log.unruled)
+        self.unseen.subtract(flow.log.unseen)
+        if self.steps and flow.log.steps:
+            del self.steps[-len(flow.log.steps) :]
         for counter in (self.ops, self.unruled, self.unseen):
             for key in [key for key, count in counter.items() if count <= 0]:
                 del counter[key]

@@ -9,10 +9,8 @@ differentiated; nothing of the model is changed.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -21,9 +19,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence.engine import audit, rows
-from whence.engine.call import Call, Rule, Stream, derivative, find_rule, rule_name, run_with_rule, swapped
+from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
 from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable
+from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
@@ -45,17 +44,6 @@ _MARK = "_whence"  # attribute of tensors that were born in a pass
 _active = threading.local()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One live op of a traced pass."""
-
-    op: str
-    family: str
-    path: str
-    rule: str
-    shape: tuple[int, ...]
-
-
 @contextmanager
 def apart() -> Iterator[None]:
     """While an explanation runs inside another one's model or target, the outer pass looks away."""
@@ -75,7 +63,7 @@ class Flow(TorchFunctionMode):
 
     - `rules` maps families or groups to rules; other tables may be given to `pull`, for the same families.
     - `strict`: ops outside the table and the linear groups are without a rule. They get the derivative and are counted
-      in `unruled`, or raise with `refuse`.
+      in the log, or raise with `refuse`.
     - `expand` names fused ops to be written out in plain ones.
     - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
     - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
@@ -111,12 +99,7 @@ class Flow(TorchFunctionMode):
         self.path: list[str] = []  # the modules that are running now, kept by hooks
         self.thread = threading.get_ident()
         self.suspended = False
-        self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
-        self.used: set[str] = set()  # names, families and groups of the ops that got a rule
-        self.ops: Counter[tuple[str, str, str]] = Counter()  # (family, path, rule)
-        self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
-        self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
-        self.steps: list[Step] | None = [] if trace else None
+        self.log = Log(trace)
         self._stream = Stream()
         self._token = object()  # not self: a tensor must not keep the pass alive
         self._nodes: set[Any] = set()  # graph nodes whose op was seen
@@ -194,7 +177,7 @@ class Flow(TorchFunctionMode):
         unseen = audit.between(tensor.grad_fn, self._nodes, self._dead)
         if unseen is None:
             return False
-        self.unseen.update((name, self._here()) for name in unseen)
+        self.log.unseen.update((name, self._here()) for name in unseen)
         self.mark(tensor)
         return True
 
@@ -322,14 +305,15 @@ class Flow(TorchFunctionMode):
             outputs += [t for t in (written, written._base) if t is not None]
         for tensor in outputs:
             self.mark(tensor)
-        if rule is None and self.strict and not self.quiet and GROUP.get(family) not in LINEAR_GROUPS:
-            self._note_unruled(family, outputs)
+        applied = rule if ruled or rule is derivative else None
+        self.log.note(spelled.name, family, self._here(), applied, outputs)
+        if rule is None and self.strict and GROUP.get(family) not in LINEAR_GROUPS:
+            self._unruled(family, outputs)
         self.captures.follow(family, live, outputs)
         if self.rows is not None:
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if ruled and self.record is None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
-        self._note(spelled.name, family, rule if ruled or rule is derivative else None, outputs)
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
@@ -368,33 +352,15 @@ class Flow(TorchFunctionMode):
         target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live]))
         return target
 
-    # ---- notes for the receipt ----
-
-    def _here(self) -> str:
-        return self.path[-1] if self.path else ""
-
-    def _note(self, name: str, family: str, rule: Rule | None, outputs: list[Tensor]) -> None:
-        first = next((t for t in outputs if t.requires_grad), None)
-        if first is None:
-            return  # a comparison, an arg-max: a constant
-        if rule is not None:
-            self.used |= {family, name, GROUP.get(family, "")}
-        if self.quiet:
-            return
-        title = "autograd" if rule is None else rule_name(rule)
-        self.ops[family, self._here(), title] += 1
-        if self.steps is not None:
-            self.steps.append(Step(name, family, self._here(), title, tuple(first.shape)))
-
-    def _note_unruled(self, family: str, outputs: list[Tensor]) -> None:
-        if not any(t.requires_grad for t in outputs):
-            return
-        self.unruled[family, self._here()] += 1
-        if self.refuse:
+    def _unruled(self, family: str, outputs: list[Tensor]) -> None:
+        if self.log.note_unruled(family, self._here(), outputs) and self.refuse:
             raise NoRule(
                 f"{self.method} has no rule for {family!r} (met in {self._here() or 'the model itself'}).\n"
                 f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take the derivative.'
             )
+
+    def _here(self) -> str:
+        return self.path[-1] if self.path else ""
 
 
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

@@ -1,0 +1,56 @@
+"""What the ops of one pass got, for the receipt and the trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from whence.engine.call import Rule, rule_name
+from whence.engine.ops import GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One live op of a traced pass."""
+
+    op: str
+    family: str
+    path: str
+    rule: str
+    shape: tuple[int, ...]
+
+
+class Log:
+    """Counts of live ops by what they got; with `trace`, each of them in order."""
+
+    def __init__(self, trace: bool = False) -> None:
+        self.ops: Counter[tuple[str, str, str]] = Counter()  # (family, path, rule)
+        self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
+        self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
+        self.used: set[str] = set()  # names, families and groups of the ops that got a rule
+        self.steps: list[Step] | None = [] if trace else None
+        self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
+
+    def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> None:
+        """Take down one live op; comparisons and arg-maxima, whose results are constants, are none."""
+        first = next((t for t in outputs if t.requires_grad), None)
+        if first is None:
+            return
+        if rule is not None:
+            self.used |= {family, name, GROUP.get(family, "")}
+        if self.quiet:
+            return
+        title = "autograd" if rule is None else rule_name(rule)
+        self.ops[family, path, title] += 1
+        if self.steps is not None:
+            self.steps.append(Step(name, family, path, title, tuple(first.shape)))
+
+    def note_unruled(self, family: str, path: str, outputs: Sequence[Tensor]) -> bool:
+        """Take down an op for which the table has nothing; whether it counts."""
+        counts = not self.quiet and any(t.requires_grad for t in outputs)
+        if counts:
+            self.unruled[family, path] += 1
+        return counts
