@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import warnings
+import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -709,3 +711,108 @@ def test_ids_are_followed_through_what_copies_them() -> None:
         close(a.output_value, model(ids.clone()).detach(), 1e-12)
         times = 4 if name == "stack" else 2
         close(a.raw[:, 0], times * table(ids[:, 0]).detach(), 1e-12)
+
+
+# ---- a third look ----
+
+
+def test_writes_on_ids_are_followed_or_named() -> None:
+    table = nn.Embedding(60, 4).double()
+    ids = torch.randint(10, 50, (2, 6), generator=G)
+
+    def beside_zeros(i: Tensor) -> Tensor:
+        j = i.clone()
+        j.zero_()
+        return table(torch.cat([j, i], 1)).square().sum((1, 2))
+
+    def filled(i: Tensor) -> Tensor:
+        j = i.clone()
+        j[:, 0].fill_(5)
+        j[:, 1:][:, 0] = 5
+        v = j[:, 2:3]
+        v[:] = 5
+        j.data[:, 3] = 5
+        return table(j).square().sum((1, 2))
+
+    def masked(i: Tensor) -> Tensor:
+        return table(i.clone().masked_fill_(torch.arange(6) < 4, 3)).square().sum((1, 2))
+
+    def by_keyword(i: Tensor) -> Tensor:
+        return (
+            table(torch.cat(tensors=[i.masked_fill(mask=torch.arange(6) < 4, value=3), i], dim=1)[:, :6])
+            .square()
+            .sum((1, 2))
+        )
+
+    for model in (beside_zeros, filled, masked, by_keyword):
+        a = explain(model, ids)
+        close(a.output_value, model(ids.clone()).detach(), 1e-12)
+        held = 0 if model is beside_zeros else 4
+        assert (a.raw[0].abs().sum(-1) > 0).tolist() == [False] * held + [True] * (6 - held)
+    circular = explain(lambda i: table(F.pad(i, (1, 1), mode="circular")).square().sum((1, 2)), ids)
+    close(circular.raw[:, 0], 4 * table(ids[:, 0]).detach(), 1e-12)
+
+
+def test_parameters_that_share_one_memory_are_restored() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.randn(12, generator=G).double()
+            self.a, self.b, self.c = (nn.Parameter(flat[i : i + 4]) for i in (0, 4, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.a.mul_(2)
+            return x * self.a + self.b + self.c
+
+    model = Flat()
+    before = [p.detach().clone() for p in model.parameters()]
+    explain(model, target=0)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    assert not scope._memory
+
+
+class Rude:
+    __slots__ = ("u",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+NET = trained()
+
+
+class Named:
+    net = NET
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def test_more_holders_and_rude_objects() -> None:
+    rude, mean = Rude(), NET[1].running_mean.clone()
+    truth = explain(NET, target=0).values
+
+    def holds_rude(x: Tensor, rude: Any = rude) -> Tensor:
+        return NET(x)
+
+    holders = (holds_rude, Named(), lambda x: sum(NET(x) for _ in range(1)), lambda x: torch.cat([NET(y) for y in [x]]))
+    for model in holders:
+        close(explain(model, target=0).values, truth, 1e-12)
+        assert torch.equal(NET[1].running_mean, mean)
+    whence.trace(nn.Linear(4, 8).double(), X, method="gradient", target=lambda o: NET[1](o)[:, 0], show=False)
+    assert torch.equal(NET[1].running_mean, mean)
+
+
+def test_nothing_outlives_the_model() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        model = trained()
+        dead = [weakref.ref(t) for t in (model, *model.parameters(), *model.buffers())]
+        explain(model, target=0)
+        explain(functools.partial(lambda m, x: m(x), model), target=0)
+        del model
+        assert not [ref for ref in dead if ref() is not None]
+    finally:
+        gc.enable()

@@ -88,7 +88,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
     with apart():
         subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
-        with scope(subject.root):
+        with scope(subject.root, *modules_behind(subject.target).values()):
             entry.function(subject, **own)
     found = Trace(method, tuple(subject.notes.steps or ()))
     if show:

@@ -47,9 +47,8 @@ def remember(written: Tensor) -> None:
     """Keep the value of a parameter or buffer whose memory an op is about to write to."""
     if written.layout != torch.strided or written.is_meta:
         return
-    owner = _memory.get(written.untyped_storage().data_ptr())
-    if owner is not None:
-        tensor, snapshot = owner
+    owners = _memory.get(written.untyped_storage().data_ptr(), ())
+    for tensor, snapshot in list(owners):  # several may be views of one memory
         with _lock:
             snapshot.written.setdefault(id(tensor), (tensor, tensor.detach().clone()))
 
@@ -118,7 +117,7 @@ def _process_state_kept() -> Iterator[None]:
 
 _LARGE = 2**16  # buffers of more entries are kept when they are written to, not before
 _held: dict[nn.Module, tuple[_Snapshot, int]] = {}  # several threads may hold one module: the last one restores
-_memory: dict[int, tuple[Tensor, _Snapshot]] = {}  # whose memory it is
+_memory: dict[int, list[tuple[Tensor, _Snapshot]]] = {}  # whose memory it is
 
 
 @contextmanager
@@ -129,7 +128,8 @@ def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
         for module in modules:
             snapshot, count = _held.get(module) or (fresh[module], 0)
             _held[module] = (snapshot, count + 1)
-            _memory.update(snapshot.memory)
+            for pointer, tensor in snapshot.memory if count == 0 else ():
+                _memory.setdefault(pointer, []).append((tensor, snapshot))
             if module.training:
                 module.training = False
     try:
@@ -141,8 +141,10 @@ def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
                 if count > 1:
                     _held[module] = (snapshot, count - 1)
                 else:
-                    for key in snapshot.memory:
-                        _memory.pop(key, None)
+                    for pointer, _ in snapshot.memory:
+                        rest = [owner for owner in _memory.pop(pointer, []) if owner[1] is not snapshot]
+                        if rest:
+                            _memory[pointer] = rest
                     snapshot.restore(module)
 
 
@@ -157,7 +159,7 @@ class _Snapshot:
         self.training = module.training
         self.opaque = isinstance(module, torch.jit.ScriptModule)
         self.written: dict[int, tuple[Tensor, Tensor]] = {}
-        self.memory: dict[int, tuple[Tensor, _Snapshot]] = {}
+        self.memory: list[tuple[int, Tensor]] = []
         if self.opaque:
             return
         self.attributes = dict(module.__dict__)
@@ -173,7 +175,7 @@ class _Snapshot:
         self.parameters = [(p, p.detach(), p.grad) for p in tensors.values() if isinstance(p, nn.Parameter)]
         for t in tensors.values():
             if t.layout == torch.strided and not t.is_meta:
-                self.memory[t.untyped_storage().data_ptr()] = (t, self)
+                self.memory.append((t.untyped_storage().data_ptr(), t))
 
     def restore(self, module: nn.Module, training: bool = True) -> None:
         if self.opaque:

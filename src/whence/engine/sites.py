@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.rows import begin
+from whence.errors import ModelError
 
 if TYPE_CHECKING:
     from whence.engine.propagate import Flow
@@ -62,40 +63,56 @@ class Sites:
 
         Entries that come from elsewhere (a token put in front, padding) have the position -1.
         """
-        if not self._ids or not args:
+        if not self._ids:
             return
-        marks = {mark[0] for a in _flat(args) if (mark := getattr(a, _IDS, None))}
+        marks = {mark[0] for a in _flat((args, tuple(kwargs.values()))) if (mark := getattr(a, _IDS, None))}
         if len(marks) != 1:
             return
         (name,) = marks
-        if spelled.name == "setitem":
-            target, index, value = args
-            positions = getattr(target, _IDS, (name, torch.full_like(target, -1, dtype=torch.long)))[1].clone()
-            positions[index] = _positions(value) if isinstance(value, Tensor) else -1
-            setattr(target, _IDS, (name, positions))
-            return
-        family = family_of(spelled.name, args, kwargs, ())
-        if spelled.writes or not (family in _COPIES or spelled.name in _JOINS):
-            return
-        self._carry(name, spelled.name, family, func, args, kwargs, result)
+        try:
+            if spelled.writes:
+                self._overwrite(name, spelled.name, args, kwargs)
+            else:
+                self._carry(name, spelled.name, family_of(spelled.name, args, kwargs, ()), func, args, kwargs, result)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return  # not a form that we can follow: what comes of it is not the ids
+
+    def _overwrite(self, name: str, op: str, args: Any, kwargs: Any) -> None:
+        """A write changes positions in place, and so in every view that shares the memory."""
+        target = args[0]
+        if not hasattr(target, _IDS):
+            if op not in ("setitem", "copy"):
+                return
+            setattr(target, _IDS, (name, torch.full_like(target, -1, dtype=torch.long)))
+        positions = getattr(target, _IDS)[1]
+        if op == "setitem":
+            positions[args[1]] = _positions(args[2]) if isinstance(args[2], Tensor) else -1
+        elif op == "copy":
+            positions.copy_(_positions(args[1]))
+        elif op == "masked_fill":
+            positions.masked_fill_(args[1] if len(args) > 1 else kwargs["mask"], -1)
+        else:
+            positions.fill_(-1)
 
     def _carry(self, name: str, op: str, family: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+        if family not in _COPIES and op not in _JOINS:
+            return
         if family == "cast":  # a narrow type would not hold the positions
-            moved: Any = getattr(args[0], _IDS)[1]
-        elif op in ("pad", "constant_pad_nd"):
-            moved = func(_positions(args[0]), args[1], value=-1)
+            moved: Any = _positions(args[0])
+        elif op == "pad" and mode == "constant":
+            moved = func(_positions(args[0]), args[1] if len(args) > 1 else kwargs["pad"], value=-1)
         elif op == "masked_fill":
-            moved = func(_positions(args[0]), args[1], -1)
+            moved = func(_positions(args[0]), args[1] if len(args) > 1 else kwargs["mask"], -1)
+        elif family == "concatenate":
+            given = (args, tuple(kwargs.values()))
+            swap = {id(a): _positions(a) for a in _flat(given) if isinstance(a, Tensor) and _whole_numbers(a)}
+            moved = func(*swapped(args, swap), **swapped(kwargs, swap))
         else:
-            swap = {id(a): _positions(a) for a in _flat(args) if isinstance(a, Tensor) and _whole_numbers(a)}
-            moved = (
-                func(*swapped(args, swap), **kwargs)
-                if family == "concatenate"
-                else func(swap[id(args[0])], *args[1:], **kwargs)
-            )
+            moved = func(_positions(args[0]), *args[1:], **kwargs)
         pairs = [(result, moved)] if isinstance(result, Tensor) else zip(result, moved, strict=True)
         for tensor, where in pairs:
-            if tensor is not args[0] and not tensor.is_floating_point():
+            if not any(tensor is a for a in args) and not tensor.is_floating_point():
                 setattr(tensor, _IDS, (name, where.long()))
 
     def embedding(
@@ -123,6 +140,11 @@ class Sites:
         handed = leaf_view.reshape(-1, *inner)[positions.flatten().clamp(min=0)].view(found.shape)
         if not bool(ours.all()):  # the rest is held
             handed = torch.where(ours.view(*positions.shape, *[1] * len(inner)), handed, found.detach())
+        if key not in self.values and not torch.equal(handed.detach(), found):
+            raise ModelError(
+                f"The model looks {name!r} up after writing over them, and it cannot be told which tokens are left.\n"
+                "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
+            )
         flow.mark(handed)
         if flow.rows is not None:
             begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
