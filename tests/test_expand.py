@@ -95,6 +95,23 @@ def test_attention_as_one_rule_has_its_queries_keys_values_and_rebuilds_its_maps
     close(seen[0].sum(-1), torch.ones(2, 4, 5).double(), 1e-12)
 
 
+def test_attention_as_one_rule_keeps_its_inputs_and_no_graph() -> None:
+    """Nothing of the size queries × keys lives between the passes: the node has q, k, v and its result."""
+
+    def one(call: Any, m: Tensor) -> Any:
+        assert call.outputs[0].grad_fn is None
+        assert [tuple(t.shape) for t in call.inputs] == [(1, 2, 30, 4)] * 3
+        return call.vjp(m)
+
+    def model(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q * 1, q * 2, q * 3).sin().sum((1, 2, 3))
+
+    q = g(1, 2, 30, 4)
+    _, plain = gradients(model, q)
+    _, ruled = gradients(model, q, {"attention": one})
+    all_equal(ruled, plain, 1e-12)
+
+
 # ---- nn.MultiheadAttention ----
 
 FLAGS = ["bias", "add_bias_kv", "add_zero_attn", "need_weights", "batch_first"]

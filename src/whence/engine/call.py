@@ -16,6 +16,10 @@ Gradients = Tensor | Sequence[Tensor | None]
 Rule = Callable[["Call", Any], Gradients]
 
 
+# ops that keep their inputs only, and are run again where their derivative is asked for: an attention's maps are large
+_REBUILT = frozenset({"scaled_dot_product_attention"})
+
+
 class Overwritten(RuleError):
     """A rule wants a value that the model has overwritten: the pass must be run again with copies."""
 
@@ -79,6 +83,8 @@ class Call:
 
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
+        if self.family in _REBUILT:
+            return self.derivative_at(self.inputs, m)
         return _pulled(self.outputs, self.inputs, m)
 
     def rule_in(self, rules: Mapping[str, Rule]) -> Rule | None:
@@ -138,7 +144,8 @@ class _Ruled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stream: Stream, call: Call, form: list[Any], *live: Tensor) -> Any:
-        with torch.enable_grad():
+        rebuilt = call.family in _REBUILT
+        with torch.set_grad_enabled(not rebuilt):
             inputs = tuple((t.detach().clone() if call.copies else t.detach()).requires_grad_() for t in live)
             swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
             call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
@@ -149,7 +156,8 @@ class _Ruled(torch.autograd.Function):
         call.versions = tuple(t._version for t in inputs)
         ctx.stream, ctx.call = stream, call
         given = tuple(y.detach() for y in outputs)
-        ctx.mark_non_differentiable(*(g for g, y in zip(given, outputs, strict=True) if not y.requires_grad))
+        fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]
+        ctx.mark_non_differentiable(*(g for g, constant in zip(given, fixed, strict=True) if constant))
         return given
 
     @staticmethod
