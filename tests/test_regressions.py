@@ -816,3 +816,29 @@ def test_nothing_outlives_the_model() -> None:
         assert not [ref for ref in dead if ref() is not None]
     finally:
         gc.enable()
+
+
+def test_rules_from_the_narrowest_name_and_groups_apart_from_ops() -> None:
+    def stop(call: Any, m: Any) -> Any:
+        return [torch.zeros_like(x) for x in call.inputs]
+
+    conv = nn.Conv1d(1, 2, 3).double()
+    found = explain(lambda x: conv(x[:, None]).sum((1, 2)), rules={"conv1d": stop, "linear": own})
+    assert not found.values.any()
+    with pytest.warns(whence.WhenceWarning, match="'norm'"):  # the group of layer norms, not the length of a vector
+        assert explain(lambda x: x.norm(dim=1), rules={"norm": stop}).values.all()
+
+
+def test_a_number_is_no_baseline_for_ids_that_are_held() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4).double()
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.table(ids).square().sum((1, 2))
+
+    ids = torch.ones(2, 3).long()
+    with pytest.raises(whence.BaselineError, match="Give the baseline as ids"):
+        explain(Text(), ids, at="table", baseline=0)
+    assert explain(Text(), ids, at="table", baseline=torch.zeros(2, 3).long()).baseline_value.shape == (2,)

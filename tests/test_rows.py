@@ -49,8 +49,6 @@ def per_row(model: Any, inputs: Any, target: Any = 0) -> tuple[float, int]:
     done = run(model, inputs, {"*": rule}, target, expand=EVERY, rows=True)
     done.pull()
     first, found = found, []
-    only_first = {"_": 0}
-    del only_first
     start = torch.zeros_like(done.score)
     again = run(model, inputs, {"*": rule}, target, expand=EVERY, rows=True)
     start[0] = 1

@@ -16,7 +16,6 @@ from whence.errors import InputError, ParameterError
 if TYPE_CHECKING:
     import pandas
 
-Values = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
 _AGGREGATES = ("max_abs", "sum_abs", "sum")
 
 

@@ -102,6 +102,11 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
     if isinstance(value, Real) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise BaselineError(f"The baseline for {name!r} is {value}.\n  Give a finite number.")
+        if not x.is_floating_point():
+            raise BaselineError(
+                f"The baseline for {name!r} is {value}, and these ids are not explained here (at= or wrt= says so).\n"
+                "  Give the baseline as ids."
+            )
         return torch.full_like(x, float(value))
     if not isinstance(value, Tensor):
         raise BaselineError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.ops import GROUP
+from whence.engine.ops import FAMILIES, GROUP
 from whence.errors import RuleError
 
 Gradients = Tensor | Sequence[Tensor | None]
@@ -84,7 +84,7 @@ class Call:
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
         if self.family in _REBUILT:
-            return self.derivative_at(self.inputs, m)
+            return self.derivative_at(self.x, m)  # x, which says so if the model has overwritten it
         return _pulled(self.outputs, self.inputs, m)
 
     def rule_in(self, rules: Mapping[str, Rule]) -> Rule | None:
@@ -104,11 +104,14 @@ def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tupl
 
 def find_rule(rules: Mapping[str, Rule], family: str, name: str = "") -> Rule | None:
     """By family, by spelling, by group, then what "*" says of everything else but views, which are autograd's."""
-    group = GROUP.get(family, "")
-    found = rules.get(family) or rules.get(group)
-    if found is None and name not in GROUP:
-        found = rules.get(name)
-    return found or (rules.get("*") if group != "view" else None)
+    found = next((rules[key] for key in keys(family, name) if key in rules), None)
+    return found or (rules.get("*") if GROUP.get(family) != "view" else None)
+
+
+def keys(family: str, name: str) -> list[str]:
+    """What an op's rule may be given under, narrowest first; a family's or group's name is never a spelling."""
+    spelling = [] if name in GROUP or name in FAMILIES else [name]
+    return [family, *spelling, *([GROUP[family]] if family in GROUP else [])]
 
 
 def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule]:

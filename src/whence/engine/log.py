@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from whence.engine.call import Rule, rule_name
-from whence.engine.ops import GROUP
+from whence.engine.call import Rule, keys, rule_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Log:
         if first is None:
             return
         if rule is not None:
-            self.used |= {family, name, GROUP.get(family, "")}
+            self.used.update(keys(family, name))
         if self.quiet:
             return
         title = "autograd" if rule is None else rule_name(rule)

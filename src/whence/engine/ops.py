@@ -98,6 +98,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "max": "max amax min amin maximum minimum fmax fmin median nanmedian kthvalue mode aminmax cummax cummin",
         "sort": "sort topk msort",
     },
+    "reduction": {"vector_norm": "norm linalg_norm linalg_vector_norm frobenius_norm"},  # "norm" is the group above
     "attention": {
         "scaled_dot_product_attention": "scaled_dot_product_attention",
         "multi_head_attention": "multi_head_attention_forward _native_multi_head_attention",
