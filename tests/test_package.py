@@ -42,7 +42,7 @@ ALLOWED = {  # who may import what of whence at run time
     "baselines": {"errors", "subject"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},
-    "methods": {"errors", "engine", "registry", "subject", "noise", "progress", "methods"},
+    "methods": {"baselines", "errors", "engine", "registry", "subject", "noise", "progress", "methods"},
 }
 
 

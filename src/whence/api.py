@@ -17,7 +17,7 @@ from whence.engine.call import Rule
 from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
-from whence.errors import ParameterError, RuleError, did_you_mean
+from whence.errors import MethodError, ParameterError, RuleError, did_you_mean
 from whence.keep import check, kept
 from whence.methods import methods
 from whence.progress import steps
@@ -111,6 +111,10 @@ def _subject(
     """The subject of a call, every option checked."""
     facts = methods[method].facts
     _check_options(facts, output, rules, unruled, batch_size, method)
+    if at is not None and not facts.get("at", True):
+        raise MethodError(f"{method} explains inputs only, and at={at!r} names a module.\n  Leave at= out.")
+    if baseline is None and facts.get("reference"):
+        baseline = 0.0
     subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
     return replace(
         subject,

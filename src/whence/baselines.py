@@ -26,13 +26,20 @@ def read(subject: Subject, baseline: Any) -> dict[str, Any] | None:
     return given
 
 
+def reference(subject: Subject) -> dict[str, Tensor]:
+    """x': what stands in the place of each explained value, like `subject.pinned().values`."""
+    pinned, at_reference = subject.pinned(), referred(subject)
+    at_reference.run(gradient=False)
+    found = at_reference.facts.values
+    return {key: found[key].expand_as(value) for key, value in pinned.values.items()}
+
+
 def score(subject: Subject) -> Tensor | None:
-    """f(x') for the target that was explained, (rows, k)."""
+    """f(x') for the target that was explained, everything else held at x: (rows, k)."""
     if subject.baseline is None:
         return None
-    at_reference = referred(subject)
+    at_reference = subject.pinned().valued(reference(subject))
     at_reference.run(gradient=False)
-    assert at_reference.facts.score is not None
     return at_reference.facts.score
 
 

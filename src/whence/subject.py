@@ -41,6 +41,12 @@ class Notes:
     steps: list[Step] | None = None
     used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
+    per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
+
+    def say(self, **facts: Sequence[Any]) -> None:
+        """Facts for the receipt, one entry per row."""
+        for name, entries in facts.items():
+            self.per_row.setdefault(name, []).extend(entries)
 
     def add(self, flow: Flow) -> None:
         """Take down what one pass did."""
@@ -72,6 +78,7 @@ class Notes:
         return {
             "forward_passes": self.forwards,
             "backward_passes": self.backwards,
+            **self.per_row,
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
             "unruled": [{"op": op, "path": path, "count": n} for (op, path), n in self.unruled.most_common()],
             "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
