@@ -24,7 +24,11 @@ PAIRS = [
 ON_EVERY_PAIR = pytest.mark.parametrize(("method", "case"), PAIRS)
 METHODS = pytest.mark.parametrize("method", list(whence.methods))
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning"),
+    # half precision, and zero embeddings under an RMS norm: what is promised holds for such rows too
+    pytest.mark.filterwarnings("ignore:.*did not reach the tolerance.*:whence.WhenceWarning"),
+]
 
 
 def explain(model: Any, inputs: Any, method: str, **options: Any) -> whence.Attribution:

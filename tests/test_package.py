@@ -39,10 +39,14 @@ ALLOWED = {  # who may import what of whence at run time
     "passes": {"errors", "engine", "targets"},
     "noise": {"subject"},
     "progress": set(),
-    "baselines": {"errors", "subject"},
+    "references": {"errors", "noise", "registry", "subject"},
+    "baselines": {"errors", "references", "subject"},
+    "quadrature": set(),
+    "lines": {"errors", "subject", "passes", "progress"},
+    "adaptive": {"errors", "quadrature"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},
-    "methods": {"baselines", "errors", "engine", "registry", "subject", "noise", "progress", "methods"},
+    "methods": {"adaptive", "baselines", "lines", "quadrature", "errors", "engine", "registry", "subject", "noise", "progress", "methods"},
 }
 
 

@@ -21,6 +21,7 @@ from whence.errors import (
     WhenceWarning,
 )
 from whence.methods import method, methods
+from whence.references import neutral
 
 __version__ = "0.1.0.dev0"
 
@@ -48,5 +49,6 @@ __all__ = [
     "explain",
     "method",
     "methods",
+    "neutral",
     "trace",
 ]

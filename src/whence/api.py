@@ -63,7 +63,7 @@ def explain(
         with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
             parts = [_answer(part, params, names) for part in steps(rows, progress, method)]
-        return join(subject, parts, several(target), params, channels)
+        return join(subject, parts, several(target), params, channels, bool(methods[method].facts.get("complete")))
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -89,7 +89,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     with apart():
         subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
-            entry.function(subject, **own)
+            entry.function(baselines.resolved(subject), **own)
     found = Trace(method, tuple(subject.notes.steps or ()))
     if show:
         print(found)
@@ -97,10 +97,12 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
 
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
+    subject = baselines.resolved(subject)
     raw = methods[subject.method].function(subject, **params)
     facts = subject.facts
     assert facts.score is not None
-    return Part(raw, facts.score, facts.index, baselines.score(subject), kept(subject.pinned(), keep))
+    before = baselines.score(subject) if facts.before is None else facts.before
+    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep))
 
 
 def _subject(
@@ -116,19 +118,19 @@ def _subject(
     if baseline is None and facts.get("reference"):
         baseline = 0.0
     subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
-    return replace(
+    subject = replace(
         subject,
         target=read_target(target, subject.rows),
         output=output,
-        baseline=baselines.read(subject, baseline),
         seeds=_seeds(seed, subject.rows),
         batch_size=None if batch_size is None else int(batch_size),
         progress=progress,
         rules=rules or {},
         refuse=unruled == "error",
         needs_attention=facts.get("needs") == "attention",
-        notes=notes or Notes(),
+        notes=notes or Notes(whole=subject.rows),
     )
+    return replace(subject, baseline=baselines.read(subject, baseline))
 
 
 # ---- checks ----

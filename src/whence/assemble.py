@@ -26,9 +26,14 @@ class Part:
 
 
 def join(
-    subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str, Any], channels: str | None
+    subject: Subject,
+    parts: list[Part],
+    k_shown: bool,
+    params: Mapping[str, Any],
+    channels: str | None,
+    complete: bool = False,
 ) -> Attribution:
-    """One attribution of all rows; `k_shown` keeps the axis of targets."""
+    """One attribution of all rows; `k_shown` keeps the axis of targets, `complete` asks for the gap."""
 
     def whole(tensors: list[Tensor]) -> Tensor:
         joined = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
@@ -42,12 +47,16 @@ def join(
     }
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
+    score = whole([part.score for part in parts])
+    residual, gap = _completeness(values, score, whole(before), k_shown) if complete and before else (None, None)
     found = Attribution(
         values=_like_input(subject, values),
         raw=_like_input(subject, raw),
         target=_shown_target(subject, parts, k_shown),
-        output_value=whole([part.score for part in parts]),
+        output_value=score,
         baseline_value=whole(before) if before else None,
+        gap=gap,
+        residual=residual,
         kept={name: _kept(parts, name, k_shown) for name in parts[0].kept},
         method=subject.method,
         params=dict(params),
@@ -57,6 +66,18 @@ def join(
     )
     _warn_of_non_finite(subject, values)
     return found if channels is None else found.channels(channels)
+
+
+def _completeness(values: Mapping[str, Tensor], score: Tensor, before: Tensor, k_shown: bool) -> tuple[Tensor, Tensor]:
+    """Σφ − (f(x) − f(x')) per row (and target), and its size relative to that rise."""
+    lead = 1 + k_shown
+    total = sum(
+        value.double().flatten(lead).sum(-1) if value.dim() > lead else value.double() for value in values.values()
+    )
+    score, before = score.double(), before.double()
+    residual = total - (score - before)
+    size = torch.maximum((score - before).abs(), 0.1 * torch.maximum(score.abs(), before.abs()))
+    return residual, residual.abs() / torch.where(size > 0, size, torch.ones_like(size))
 
 
 def _kept(parts: list[Part], name: str, k_shown: bool) -> list[Tensor]:

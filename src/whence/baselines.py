@@ -12,44 +12,99 @@ import torch
 from torch import Tensor
 
 from whence.errors import BaselineError, did_you_mean
+from whence.references import Neutral, named
 from whence.subject import Facts, Subject
 
+Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
 
-def read(subject: Subject, baseline: Any) -> dict[str, Any] | None:
-    """A baseline as the user gave it, by input and checked; what has one entry per row will go with its row."""
+
+def read(subject: Subject, baseline: Any) -> tuple[Any, ...]:
+    """A baseline as the user gave it, by input and checked; several if it was a list, none if it was None."""
     if baseline is None:
-        return None
+        return ()
+    if isinstance(baseline, Neutral):
+        for candidate in baseline.candidates:
+            if len(read(subject, candidate)) != 1 or isinstance(candidate, Neutral):
+                raise BaselineError(f"neutral({candidate!r}, ...): give baselines one by one, not lists of them.")
+        return (baseline,)
+    if isinstance(baseline, list):
+        if not baseline:
+            raise BaselineError("The list of baselines is empty.\n  Give at least one.")
+        return tuple(one for item in baseline for one in read(subject, item))
     given = _by_name(subject, baseline)
     for name, value in given.items():
+        if isinstance(value, str) and value not in named:
+            raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")
         if isinstance(value, Tensor) and (subject.roles.get(name) != "ids" or _is_ids(value)):
             _filled(name, value, subject.inputs[name])
-    return given
+        elif not isinstance(value, str | Tensor):
+            _filled(name, value, torch.zeros(()))
+    return (given,)
 
 
-def reference(subject: Subject) -> dict[str, Tensor]:
-    """x': what stands in the place of each explained value, like `subject.pinned().values`."""
-    pinned, at_reference = subject.pinned(), referred(subject)
-    at_reference.run(gradient=False)
-    found = at_reference.facts.values
-    return {key: found[key].expand_as(value) for key, value in pinned.values.items()}
+def resolved(subject: Subject) -> Subject:
+    """The subject with numbers and tensors in the place of names."""
+    return replace(subject, baseline=tuple(_resolved(subject, given) for given in subject.baseline))
+
+
+def _resolved(subject: Subject, given: Given | Neutral) -> Given:
+    if isinstance(given, Neutral):
+        return _most_neutral(subject, given)
+    return {
+        name: named[value].function(subject, name) if isinstance(value, str) else value for name, value in given.items()
+    }
+
+
+def reference(subject: Subject, which: int = 0) -> dict[str, Tensor]:
+    """x': what stands in the place of each explained value, like `subject.pinned().values`; padding stays."""
+    pinned, given = subject.pinned(), subject.baseline[which]
+    there = _without_a_pass(pinned, given) if subject.at is None else None
+    if there is None:
+        at_reference = referred(subject, given)
+        at_reference.run(gradient=False)
+        there = at_reference.facts.values
+    found = {}
+    for key, value in pinned.values.items():
+        other = there[key].expand_as(value)
+        real = subject.real(key, value.shape)
+        mask = None if real is None else real.view(*real.shape, *[1] * (value.dim() - 2)).to(value.device)
+        found[key] = other if mask is None else torch.where(mask, other, value)
+    return found
+
+
+def _without_a_pass(pinned: Subject, given: Given) -> dict[str, Tensor] | None:
+    """x' where it can be written down: anything but ids, whose embeddings the model knows."""
+    found = {}
+    for key, value in pinned.values.items():
+        name = key.partition("#")[0]
+        if name not in given:
+            found[key] = value
+        elif pinned.roles.get(name) == "ids" and _is_ids(given[name]):
+            return None
+        else:
+            found[key] = _filled(name, given[name], value)
+    return None if any(name not in pinned.roles for name in given) else found
 
 
 def score(subject: Subject) -> Tensor | None:
-    """f(x') for the target that was explained, everything else held at x: (rows, k)."""
-    if subject.baseline is None:
+    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k)."""
+    if not subject.baseline:
         return None
-    at_reference = subject.pinned().valued(reference(subject))
-    at_reference.run(gradient=False)
-    return at_reference.facts.score
+    found = []
+    for which in range(len(subject.baseline)):
+        at_reference = subject.pinned().valued(reference(subject, which))
+        at_reference.run(gradient=False)
+        assert at_reference.facts.score is not None
+        found.append(at_reference.facts.score)
+    return torch.stack(found).mean(0) if len(found) > 1 else found[0]
 
 
-def referred(subject: Subject, baseline: Any = None) -> Subject:
+def referred(subject: Subject, baseline: Any) -> Subject:
     """The subject at x': the same target, each explained input replaced by its baseline.
 
     It has one row where one serves all: every baseline is a single row, and nothing else goes with the rows.
     """
-    given = read(subject, baseline) if baseline is not None else subject.baseline
-    assert given is not None
+    given = baseline if isinstance(baseline, dict) else _by_name(subject, baseline)
     pinned = subject.pinned()
     if _one_for_all(subject, given):
         pinned = replace(pinned.take(torch.zeros(1, dtype=torch.long)), target=pinned.target)
@@ -62,7 +117,47 @@ def referred(subject: Subject, baseline: Any = None) -> Subject:
     return replace(pinned, inputs=inputs, values=values, facts=Facts())
 
 
-def _one_for_all(subject: Subject, given: Mapping[str, Any]) -> bool:
+def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
+    """For each row, the candidate at which the model is least decided; which one it was goes into the receipt."""
+    given = [_resolved(subject, read(subject, candidate)[0]) for candidate in neutral.candidates]
+    found, decided = [], []
+    for one in given:
+        values = reference(replace(subject, baseline=(one,)))
+        there = subject.pinned().valued(values)
+        there.run(gradient=False)
+        found.append(values)
+        decided.append(_decision(there))
+    choice = torch.stack(decided).argmin(0)  # (rows,)
+    subject.notes.say(baseline=[str(neutral.candidates[int(i)]) for i in choice])
+    if subject.at is not None or any("#" in key for key in found[0]):
+        return _the_same_for_all(given, choice)
+    return {key: _by_row([values[key] for values in found], choice) for key in found[0]}
+
+
+def _the_same_for_all(given: list[Given], choice: Tensor) -> Given:
+    if len(set(choice.tolist())) > 1:
+        raise BaselineError(
+            "The most neutral baseline differs from row to row, and one must serve all with at= and for ids that enter "
+            f"two embeddings.\n  The rows took {choice.tolist()} of the candidates: explain them apart, or name one."
+        )
+    return given[int(choice[0])]
+
+
+def _by_row(values: list[Tensor], choice: Tensor) -> Tensor:
+    return torch.stack([values[int(i)][row] for row, i in enumerate(choice)])
+
+
+def _decision(subject: Subject) -> Tensor:
+    """How decided the model is, per row: the divergence of its classes from evenness, or the size of its score."""
+    logits = subject.facts.logits
+    if logits is None:
+        assert subject.facts.score is not None
+        return subject.facts.score.abs().amax(1)
+    p = logits.double().softmax(1)
+    return (p * (p + 1e-300).log()).sum(1) + math.log(p.shape[1])
+
+
+def _one_for_all(subject: Subject, given: Given) -> bool:
     def per_row(value: Any) -> bool:
         return isinstance(value, Tensor) and value.dim() > 0 and len(value) == subject.rows
 
@@ -117,7 +212,8 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
         return torch.full_like(x, float(value))
     if not isinstance(value, Tensor):
         raise BaselineError(
-            f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, or a dict by name."
+            f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, a name "
+            f"({', '.join(named)}), a dict by input name, or a list of these."
         )
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise BaselineError(f"The baseline for {name!r} holds numbers that are not finite.\n  Clean it first.")

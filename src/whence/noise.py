@@ -14,14 +14,16 @@ _STREAMS = 1_000_003  # samples of one seed never meet those of the next
 
 def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
     """Standard normal noise for each explained value; padding gets 0. The global random state is not used."""
-    return {
-        key: torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
-        for key, value in subject.values.items()
-    }
+    return {key: normal(subject, key, value, sample) for key, value in subject.values.items()}
+
+
+def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
+    """Standard normal noise like this value."""
+    return torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
 
 
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
-    stream = zlib.crc32(key.encode()) if key != next(iter(subject.values)) else 0  # inputs are independent
+    stream = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
     generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)
     real = subject.real(key, value.shape)
     if real is None:
@@ -31,3 +33,12 @@ def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Te
     count = int(real[row].sum())
     noise[real[row]] = torch.randn(count, *value.shape[2:], generator=generator).to(value)
     return noise
+
+
+def uniform(subject: Subject, count: int) -> Tensor:
+    """So many numbers of [0, 1) for each row, in double precision: (rows, count)."""
+    draws = []
+    for seed in subject.seeds:
+        generator = torch.Generator().manual_seed((seed * _STREAMS) % 2**63)
+        draws.append(torch.rand(count, generator=generator, dtype=torch.float64))
+    return torch.stack(draws)

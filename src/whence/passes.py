@@ -37,6 +37,7 @@ class Plan:
     parameters: bool = False  # leave parameters in the graph
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
     rows: bool = False  # follow the rows, for rules that sum per row
+    marks: bool = False  # take down live ops without gradients too
 
 
 IN_PLACE = "modified by an inplace operation"
@@ -94,6 +95,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         copies=plan.copies,
         parameters=plan.parameters,
         gradient=plan.gradient,
+        marks=plan.marks,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:
@@ -107,11 +109,13 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
             flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score)
-    subject.notes.add(flow)
+    subject.notes.add(flow, subject.rows)
     leaves = flow.sites.leaves
     facts = subject.facts
     if facts.score is None:
         facts.score, facts.index = score.detach(), index
+        if index is not None and subject.output == "logit" and held.dim() == 2 and held.shape[1] > 1:
+            facts.logits = held.detach()
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, score, leaves)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,3 +18,16 @@ def steps(items: Sequence[T], progress: bool | None, title: str) -> Iterator[T]:
 
     disable = None if progress is None else False
     yield from tqdm(items, desc=title, disable=disable, delay=0 if progress else 2, leave=False)
+
+
+@contextmanager
+def bar(total: int, progress: bool | None, title: str) -> Iterator[Callable[..., object]]:
+    """A bar of so many things, for work that comes in any order: call what it gives to count."""
+    if progress is False or total < 2:
+        yield lambda count=1: None
+        return
+    from tqdm import tqdm
+
+    disable = None if progress is None else False
+    with tqdm(total=total, desc=title, disable=disable, delay=0 if progress else 2, leave=False) as shown:
+        yield shown.update

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Parameter:
     default: Any
     kind: Any  # int, float, bool, str, or a Literal
     bounds: Bounds | None
+    optional: bool = False  # None is allowed
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -47,6 +49,8 @@ class Parameter:
 
     def check(self, value: Any, owner: str) -> Any:
         """The value, or an error that says what is allowed."""
+        if self.optional and value is None:
+            return None
         if self.choices:
             fine, wanted = value in self.choices, "one of " + ", ".join(map(repr, self.choices))
         elif self.kind is float:
@@ -135,5 +139,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
         bounds = None
         if typing.get_origin(kind) is typing.Annotated:
             kind, bounds = typing.get_args(kind)[:2]
-        found[p.name] = Parameter(p.name, p.default, kind, bounds)
+        inner = [part for part in typing.get_args(kind) if part is not type(None)]
+        optional = typing.get_origin(kind) in (typing.Union, types.UnionType) and len(inner) == 1
+        found[p.name] = Parameter(p.name, p.default, inner[0] if optional else kind, bounds, optional)
     return found

@@ -26,6 +26,8 @@ class Facts:
 
     score: Tensor | None = None  # (rows, k)
     index: Tensor | None = None  # (rows, k, depth)
+    logits: Tensor | None = None  # (rows, classes), of a classifier
+    before: Tensor | None = None  # f(x') (rows, k), where the method came by it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
 
 
@@ -41,6 +43,12 @@ class Notes:
     steps: list[Step] | None = None
     used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
+    families: set[str] = field(default_factory=set)  # of the live ops
+    free: bool | None = None  # whether a target function gives a row the same score wherever it stands
+    whole: int = 1  # rows of the caller's batch
+    most: int | None = None  # rows that memory allows in one pass, once it was found too small
+    bytes_per_row: float = 0.0  # of one pass, counted over its live ops
+    facts: dict[str, Any] = field(default_factory=dict)  # what a method says of its work as a whole
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
 
     def say(self, **facts: Sequence[Any]) -> None:
@@ -48,13 +56,15 @@ class Notes:
         for name, entries in facts.items():
             self.per_row.setdefault(name, []).extend(entries)
 
-    def add(self, flow: Flow) -> None:
+    def add(self, flow: Flow, rows: int) -> None:
         """Take down what one pass did."""
         self.forwards += 1
+        self.bytes_per_row = max(self.bytes_per_row, flow.log.bytes / max(rows, 1))
         self.ops.update(flow.log.ops)
         self.unruled.update(flow.log.unruled)
         self.unseen.update(flow.log.unseen)
         self.used |= flow.log.used
+        self.families |= flow.log.families
         self.modified |= flow.modifies()
         if self.steps is not None and flow.log.steps is not None:
             self.steps.extend(flow.log.steps)
@@ -78,6 +88,7 @@ class Notes:
         return {
             "forward_passes": self.forwards,
             "backward_passes": self.backwards,
+            **self.facts,
             **self.per_row,
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
             "unruled": [{"op": op, "path": path, "count": n} for (op, path), n in self.unruled.most_common()],
@@ -106,7 +117,8 @@ class Subject:
     refuse: bool = False  # unruled="error"
     needs_attention: bool = False
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
-    baseline: Mapping[str, Any] | None = None  # x' by input
+    baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
+    numbers: tuple[int, ...] = ()  # which rows of the call these are
     values: Mapping[str, Tensor] = field(default_factory=dict)  # substituted for what the model would compute
     facts: Facts = field(default_factory=Facts)
     notes: Notes = field(default_factory=Notes)
@@ -120,7 +132,7 @@ class Subject:
     def pinned(self) -> Subject:
         """This subject with its target decided and its explained values known, whatever is substituted later."""
         if self.facts.score is None:
-            self.run(gradient=False)
+            self.run(gradient=False, marks=True)
         target = self.target if self.facts.index is None else self.facts.index
         return replace(self, target=target, values=dict(self.facts.values))
 
@@ -136,8 +148,9 @@ class Subject:
             inputs={name: pick(value) for name, value in self.inputs.items()},
             values={key: pick(value) for key, value in self.values.items()},
             target=pick(self.target),
-            baseline=None if self.baseline is None else {name: pick(value) for name, value in self.baseline.items()},
-            seeds=tuple(self.seeds[int(row)] for row in rows),
+            baseline=tuple({name: pick(value) for name, value in given.items()} for given in self.baseline),
+            seeds=tuple(self.seeds[row] for row in rows.tolist()),
+            numbers=tuple(self.numbers[row] for row in rows.tolist()),
             rows=len(rows),
             facts=Facts(),
         )

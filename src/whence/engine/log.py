@@ -31,10 +31,14 @@ class Log:
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
         self.used: set[str] = set()  # names, families and groups of the ops that got a rule
         self.steps: list[Step] | None = [] if trace else None
+        self.families: set[str] = set()  # of all live ops, with a graph or without
+        self.bytes = 0  # of the live ops' results
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
     def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> None:
         """Take down one live op; comparisons and arg-maxima, whose results are constants, are none."""
+        self.families.add(family)
+        self.bytes += sum(t.nbytes for t in outputs[:1])
         first = next((t for t in outputs if t.requires_grad), None)
         if first is None:
             return

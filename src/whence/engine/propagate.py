@@ -69,6 +69,7 @@ class Flow(TorchFunctionMode):
     - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
       parameters in the graph, for models that differentiate by them.
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
+    - `marks`: take down live ops in a pass without gradients too.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Flow(TorchFunctionMode):
         parameters: bool = False,
         rows: int | None = None,
         gradient: bool = True,
+        marks: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -109,7 +111,7 @@ class Flow(TorchFunctionMode):
         self._visiting = False
         self._outer: Flow | None = None
         # without gradients, marks alone say what is live
-        self._tracks = not gradient and (record is not None or self.captures.active)
+        self._tracks = not gradient and (record is not None or self.captures.active or marks)
         self._through = record is not None or replay is not None
 
     # ---- the pass ----

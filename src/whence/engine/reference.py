@@ -118,9 +118,14 @@ def path_integral(call: Call, m: Any) -> Gradients:
     m·Δy = Σ_j ∫ m·∂y/∂x_j dα · Δx_j, so nothing is lost but the quadrature's error. The number of points depends on the
     kind of op alone, never on the batch: a row gets the same alone and among others.
     """
+    return path_average(call, m, _POINTS.get(GROUP.get(call.family, ""), _DEFAULT_POINTS))
+
+
+def path_average(call: Call, m: Any, points: int) -> list[Tensor]:
+    """What the op's derivative makes of m, averaged over so many points between its reference and its input."""
     here, before = call.x, call.reference_x
     total = [torch.zeros_like(x) for x in here]
-    for node, weight in _quadrature(_POINTS.get(GROUP.get(call.family, ""), _DEFAULT_POINTS)):
+    for node, weight in _quadrature(points):
         point = [torch.where(x == b, x, b + node * (x - b)) for x, b in zip(here, before, strict=True)]  # -inf stays
         for sum_, g in zip(total, call.derivative_at(point, m), strict=True):
             if g is not None:

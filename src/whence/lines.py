@@ -1,0 +1,270 @@
+"""Lines: paths from baselines to the input, and what the model's gradients and secants are along them."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import ParameterError
+from whence.subject import Subject
+
+Values = dict[str, Tensor]
+Place = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
+_SMALL = 8 << 20  # bytes of activations up to which more rows than the caller's go into one pass
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Weighted paths for each row; `place(rows, line, alpha)` is where points lie and how fast they move there."""
+
+    weights: tuple[float, ...]
+    place: Place
+
+
+def straight(ends: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], weights: Sequence[float]) -> Lines:
+    """Straight lines, each from one value to another, by explained value."""
+    keys = list(ends[0][0])
+
+    def place(rows: Tensor, line: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+        values, velocity = {}, {}
+        for key in keys:
+            start, end = (_picked([pair[side][key] for pair in ends], rows, line) for side in (0, 1))
+            values[key] = torch.lerp(start, end, _shaped(alpha, end))  # exactly the end at 1
+            velocity[key] = end - start
+        return values, velocity
+
+    return Lines(tuple(weights), place)
+
+
+def _picked(values: list[Tensor], rows: Tensor, line: Tensor) -> Tensor:
+    if len(values) == 1:
+        return values[0].index_select(0, rows)
+    return torch.stack([values[j][i] for i, j in zip(rows.tolist(), line.tolist(), strict=True)])
+
+
+def _shaped(alpha: Tensor, like: Tensor) -> Tensor:
+    return alpha.to(like).view(-1, *[1] * (like.dim() - 1))
+
+
+def polyline(subject: Subject, points: Any) -> Lines:
+    """Straight lines from way-point to way-point, the last of which is the input."""
+    if not isinstance(points, list | tuple | Tensor) or len(points) < 2:
+        raise ParameterError(
+            f"path={_short(points)} is no path.\n  Give a function, or two way-points or more; the last is the input."
+        )
+    values = [_values(subject, point, f"Way-point {i}") for i, point in enumerate(points)]
+    _check_end(subject, values[-1])
+    return straight(list(pairwise(values)), [1.0] * (len(values) - 1))
+
+
+def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
+    """The path γ(α) that a function gives, and its speed dγ/dα by automatic differentiation."""
+    keys = list(subject.pinned().values)
+    dtype = torch.promote_types(next(iter(subject.pinned().values.values())).dtype, torch.float32)
+
+    @functools.lru_cache(maxsize=256)
+    def at(alpha: float) -> tuple[Values, Values]:
+        def flat(point: Tensor) -> tuple[Tensor, ...]:
+            values = _values(subject, function(point), f"path({alpha:g})")
+            return tuple(values[key] for key in keys)
+
+        point = torch.tensor(alpha, dtype=dtype)
+        with torch.enable_grad():
+            values, speed = torch.autograd.functional.jvp(flat, point, torch.ones_like(point))
+        return dict(zip(keys, values, strict=True)), dict(zip(keys, speed, strict=True))
+
+    start, middle, end = (at(alpha)[0] for alpha in (0.0, 0.5, 1.0))
+    _check_end(subject, end)
+    moves = any(not torch.equal(start[key], end[key]) or not torch.equal(start[key], middle[key]) for key in keys)
+    if moves and not any(bool(at(a)[1][key].any()) for key in keys for a in (0.25, 0.5, 0.75)):
+        raise ParameterError(
+            "path moves, and its derivative by α is 0: it does not compute with the tensor that it is given.\n"
+            "  Write it with torch ops on α, or give way-points."
+        )
+
+    def place(rows: Tensor, line: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+        points = [at(a) for a in alpha.tolist()]
+        found = []
+        for side in (0, 1):
+            chosen = zip(rows.tolist(), points, strict=True)
+            by_key = [{key: point[side][key][row] for key in keys} for row, point in chosen]
+            found.append({key: torch.stack([one[key] for one in by_key]) for key in keys})
+        return found[0], found[1]
+
+    return Lines((1.0,), place)
+
+
+def _values(subject: Subject, given: Any, what: str) -> Values:
+    """A point of a path by explained value, for this subject's rows."""
+    names = list(dict.fromkeys(key.partition("#")[0] for key in subject.pinned().values))
+    if isinstance(given, tuple) and len(given) == len(names):
+        given = dict(zip(names, given, strict=True))
+    found = {}
+    for key, x in subject.pinned().values.items():
+        name = key.partition("#")[0]
+        value = given.get(name) if isinstance(given, Mapping) else given
+        whole = (subject.notes.whole, *x.shape[1:])
+        if not isinstance(value, Tensor) or tuple(value.shape) not in (whole, x.shape[1:], (1, *x.shape[1:])):
+            raise ParameterError(
+                f"{what} of the path has {_short(value)} for {name!r}.\n"
+                f"  Give a tensor of the shape {whole}, or one row of it; a dict or tuple for several inputs."
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise ParameterError(f"{what} of the path holds numbers that are not finite.")
+        value = value.to(x)
+        per_row = tuple(value.shape) == whole
+        found[key] = value[list(subject.numbers)] if per_row else value.expand_as(x)
+    return found
+
+
+def _check_end(subject: Subject, end: Values) -> None:
+    for key, x in subject.pinned().values.items():
+        apart = (end[key] - x).abs().amax()
+        if float(apart) > 1e-4 * max(float(x.abs().amax()), 1e-30):
+            raise ParameterError(
+                f"The path does not end at the input: {key!r} is off by up to {float(apart):.3g}.\n"
+                "  Its last way-point, or its value at α = 1, must be the input itself."
+            )
+
+
+def _short(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
+
+
+# ---- many points in few passes ----
+
+
+def batches(subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], Any]) -> Iterator[tuple[Tensor, Any]]:
+    """Do `work(rows, items)` for items that each stand in a row of the subject, as many at once as fit.
+
+    A function as target may know its rows by their places: then every pass has all rows in order, and an item −1 only
+    fills its place. Out of memory, passes are halved.
+    """
+    bound = callable(subject.target) and not _free(subject)
+    queue = deque(_in_order(subject, rows) if bound else _packed(subject, rows))
+    while queue:
+        run, items = queue.popleft()
+        try:
+            found = work(run, items)
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error) or len(run) < 2 or bound:
+                raise
+            subject.notes.most = len(run) // 2
+            rest = torch.cat([items, *(more for _, more in queue)])
+            queue = deque(_packed(subject, rows, rest))
+            continue
+        yield items, found
+
+
+def _free(subject: Subject) -> bool:
+    """Whether the target function gives a row the same score in another place, among another number of rows."""
+    if subject.notes.free is None:
+        order = torch.tensor([*reversed(range(subject.rows)), 0])
+        try:
+            moved = subject.take(order)
+            moved.run(gradient=False)
+            here, there = subject.facts.score, moved.facts.score
+            assert here is not None
+            assert there is not None
+            subject.notes.free = torch.allclose(there, here[order], rtol=1e-4, atol=1e-6)
+        except Exception:  # it does not take other rows at all
+            subject.notes.free = False
+    return subject.notes.free
+
+
+def _packed(subject: Subject, rows: Tensor, items: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    items = torch.arange(len(rows)) if items is None else items
+    for some in items.split(_most(subject)):
+        yield rows[some], some
+
+
+def _in_order(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    waiting: list[deque[int]] = [deque() for _ in range(subject.rows)]
+    for item, row in enumerate(rows.tolist()):
+        waiting[row].append(item)
+    for _ in range(max(map(len, waiting))):
+        yield torch.arange(subject.rows), torch.tensor([one.popleft() if one else -1 for one in waiting])
+
+
+def _most(subject: Subject) -> int:
+    """Rows in one pass: as many as the caller's batch has, and more while that takes next to no memory."""
+    if subject.batch_size is not None:
+        most = subject.batch_size
+    else:
+        most = max(subject.notes.whole, int(_SMALL // max(subject.notes.bytes_per_row, 1)) or 1)
+    return max(1, min(most, subject.notes.most or most))
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    said = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in said or "alloc" in said
+
+
+# ---- derivatives ----
+
+
+def slopes(
+    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, alpha: Tensor, rules: Mapping[str, Any]
+) -> Iterator[tuple[int, float, Tensor]]:
+    """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
+
+    def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        values, velocity = lines.place(run, _of(line, items, 0), _of(alpha, items, 1))
+        there = subject.take(run).valued(values)
+        found = there.run(rules).pull()
+        assert there.facts.score is not None
+        return there.facts.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
+
+    return _one_by_one(subject, rows, work)
+
+
+def secants(
+    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, ends: tuple[Tensor, Tensor], rules: Mapping[str, Any]
+) -> Iterator[tuple[int, float, Tensor]]:
+    """Over each piece of a line, the rise of the score and its share for each explained value."""
+
+    def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        where = _of(line, items, 0)
+        before = subject.take(run).valued(lines.place(run, where, _of(ends[0], items, 0))[0])
+        after = subject.take(run).valued(lines.place(run, where, _of(ends[1], items, 1))[0])
+        found = after.run(rules, reference=before).pull()
+        assert before.facts.score is not None
+        assert after.facts.score is not None
+        step = {key: m[:, 0] * (after.values[key] - before.values[key]) for key, m in found.items()}
+        return (after.facts.score.double() - before.facts.score.double())[:, 0], joined(step)
+
+    return _one_by_one(subject, rows, work)
+
+
+def _one_by_one(
+    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> Iterator[tuple[int, float, Tensor]]:
+    for items, (score, found) in batches(subject, rows, work):
+        for place, item in enumerate(items.tolist()):
+            if item >= 0:
+                yield item, float(score[place]), found[place]
+
+
+def _of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
+    return torch.where(items < 0, torch.as_tensor(otherwise, dtype=values.dtype), values[items.clamp(min=0)])
+
+
+def joined(values: Mapping[str, Tensor]) -> Tensor:
+    """One vector per row of all explained values, in at least single precision."""
+    flat = [value.flatten(1) for value in values.values()]
+    whole = torch.cat(flat, 1) if len(flat) > 1 else flat[0]
+    return whole.to(torch.promote_types(whole.dtype, torch.float32))
+
+
+def parted(whole: Tensor, like: Mapping[str, Tensor]) -> Values:
+    """The reverse of `joined`."""
+    sizes = [value[0].numel() for value in like.values()]
+    parts = whole.split(sizes, 1)
+    return {key: part.reshape(-1, *like[key].shape[1:]).to(like[key]) for key, part in zip(like, parts, strict=True)}

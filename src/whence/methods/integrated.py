@@ -1,0 +1,278 @@
+"""Integrated gradients: along the straight line, along any path, averaged over baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from whence import baselines
+from whence.adaptive import Goal, Interpolated, Secants, State
+from whence.engine.panels import KINKED, PANEL_RULES
+from whence.errors import DivergedError, ParameterError, warn
+from whence.lines import Lines, curve, parted, polyline, secants, slopes, straight
+from whence.methods import method
+from whence.methods.gradient import EVERYWHERE
+from whence.noise import uniform
+from whence.progress import bar
+from whence.quadrature import fixed
+from whence.registry import Bounds
+from whence.subject import Subject
+
+Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gauss_legendre"]
+Steps = Annotated[int | None, Bounds(low=1)]
+Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
+MaxSteps = Annotated[int, Bounds(low=8)]
+Evaluate = Callable[[Tensor, list[Any]], Iterator[tuple[int, float, Tensor]]]
+_STEPS = 50
+
+
+@method(
+    "integrated_gradients",
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    reference=True,
+    complete=True,
+)
+def integrated_gradients(
+    subject: Subject,
+    *,
+    rule: Quadrature = "adaptive",
+    steps: Steps = None,
+    tolerance: Tolerance = 0.01,
+    max_steps: MaxSteps = 512,
+) -> dict[str, Tensor]:
+    """The gradient averaged from the baseline to the input, times their difference, φ = (x−x') ⊙ ∫₀¹ ∇f(x'+α(x−x')) dα.
+
+    `rule="adaptive"` refines each row until its completeness gap and its estimated error are within the tolerance, and
+    says which rows it could not bring there in `max_steps`. The other rules take `steps`, which alone means
+    Gauss–Legendre. With a list of baselines the answer is the mean over them.
+    """
+    ends = [(baselines.reference(subject, i), subject.pinned().values) for i in range(len(subject.baseline))]
+    lines = straight(ends, [1 / len(ends)] * len(ends))
+    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+
+
+@method("path_integrated_gradients", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365", complete=True)
+def path_integrated_gradients(
+    subject: Subject,
+    *,
+    path: Any = None,
+    rule: Quadrature = "adaptive",
+    steps: Steps = None,
+    tolerance: Tolerance = 0.01,
+    max_steps: MaxSteps = 512,
+) -> dict[str, Tensor]:
+    """The gradient integrated along a path γ from a baseline to the input, φ_i = ∫₀¹ ∂f/∂γ_i · dγ_i/dα dα.
+
+    `path` is a list of way-points that ends with the input, or a function of α in torch ops with γ(1) = x; each value
+    is like the input (ids: like their embeddings), or a dict or tuple by input. Its start is the baseline. Every path
+    is complete; all but the straight one treat symmetric inputs unequally.
+    """
+    if path is not None and subject.baseline:
+        raise ParameterError("A path has its own start, and baseline= was given too.\n  Leave one of them out.")
+    if path is None:
+        start = replace(subject, baseline=subject.baseline or baselines.read(subject, 0.0))
+        lines = straight([(baselines.reference(start), subject.pinned().values)], [1.0])
+    else:
+        lines = curve(subject, path) if callable(path) else polyline(subject, path)
+    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+
+
+@method(
+    "expected_gradients",
+    paper="Erion et al. 2021, arXiv:1906.10670",
+    reference=True,
+    complete=True,
+)
+def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> dict[str, Tensor]:
+    """Integrated gradients averaged over baselines, at random points, φ = E[(x−x') ⊙ ∇f(x'+α(x−x'))].
+
+    Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
+    `samples` equal parts of the line, by the row's seed.
+    """
+    ends = [(baselines.reference(subject, i), subject.pinned().values) for i in range(len(subject.baseline))]
+    lines = straight(ends, [1 / len(ends)] * len(ends))
+    draws = uniform(subject, 2 * samples + len(ends))  # (rows, draws)
+    order = draws[:, 2 * samples :].argsort(1)
+    line = order.repeat(1, -(-samples // len(ends)))[:, :samples]
+    alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
+    return _at_points(subject, lines, line, alpha, torch.full((samples,), 1 / samples, dtype=torch.float64))
+
+
+# ---- integrals ----
+
+
+def _integrated(
+    subject: Subject, lines: Lines, rule: str, steps: int | None, tolerance: float, max_steps: int
+) -> dict[str, Tensor]:
+    if rule == "adaptive" and steps is None:
+        return _adaptive(subject, lines, tolerance, max_steps)
+    nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
+    count = len(lines.weights)
+    alpha = torch.from_numpy(nodes).repeat(count).expand(subject.rows, -1)
+    line = torch.arange(count).repeat_interleave(len(nodes)).expand(subject.rows, -1)
+    weight = torch.cat([torch.from_numpy(weights) * w for w in lines.weights])
+    return _at_points(subject, lines, line, alpha, weight)
+
+
+def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """The weighted sum of slopes at given points (rows, points) of each row."""
+    wide, lines, k = _one_target_per_row(subject, lines)
+    points = alpha.shape[1]
+    rows = torch.arange(wide.rows).repeat_interleave(points)
+    line, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (line, alpha))
+    total: list[Any] = [0] * wide.rows
+    with bar(len(rows), subject.progress, subject.method) as count:
+        for item, _, found in slopes(wide, lines, rows, line, alpha, EVERYWHERE):
+            total[int(rows[item])] += float(weight[item % points]) * found
+            count()
+    subject.facts.before = _start(wide, lines).view(subject.rows, k)
+    subject.notes.say(gradient_evaluations=[k * points] * subject.rows)
+    return _by_value(subject, torch.stack(total), k)
+
+
+def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> dict[str, Tensor]:
+    wide, lines, k = _one_target_per_row(subject, lines)
+    eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
+    goal = Goal(tolerance, max(tolerance, 4 * eps), max_steps, _per_unit(wide))
+    scheme, states = _refined(wide, lines, goal)
+    rows = [states[row * k : row * k + k] for row in range(subject.rows)]
+    assert subject.facts.score is not None
+    subject.facts.before = torch.tensor([[s.before for s in row] for row in rows]).to(subject.facts.score)
+    subject.notes.facts |= {"scheme": scheme, "tolerance": tolerance}
+    subject.notes.say(
+        gradient_evaluations=[sum(state.evaluations for state in row) for row in rows],
+        tolerance_reached=[max(state.reached for state in row) for row in rows],
+        converged=[all(state.reached <= tolerance for state in row) for row in rows],
+    )
+    _warn(subject, rows, tolerance, max_steps)
+    return _by_value(subject, torch.stack([state.total for state in states]), k)
+
+
+def _refined(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]]:
+    """Each row's finished state. Models with kinks take secants, if they branch by no value and no rules are given."""
+    scores = _scores(wide)
+    if wide.notes.families & KINKED and not wide.rules:
+        kinked = [Secants(lines.weights, score) for score in scores]
+        try:
+            _drive(wide, kinked, goal, _secants(wide, lines))
+            return "secants", kinked
+        except DivergedError:
+            pass
+    smooth = [Interpolated(lines.weights) for _ in range(wide.rows)]
+    _drive(wide, smooth, goal, _slopes(wide, lines))
+    return "gradients", smooth
+
+
+def _scores(subject: Subject) -> list[float]:
+    subject.pinned()
+    assert subject.facts.score is not None
+    return subject.facts.score[:, 0].double().tolist()
+
+
+def _drive(subject: Subject, states: Sequence[Any], goal: Goal, evaluate: Evaluate) -> None:
+    """Give the rows what they want until none wants more."""
+    with bar(len(states), subject.progress, subject.method) as count:
+        while asked := [(row, item) for row, state in enumerate(states) for item in state.wanted]:
+            rows = torch.tensor([row for row, _ in asked])
+            for i, score, found in evaluate(rows, [item for _, item in asked]):
+                row, item = asked[i]
+                states[row].take(item, score, found)
+            for row in dict.fromkeys(row for row, _ in asked):
+                states[row].judge(goal)
+                count(int(states[row].done))
+
+
+def _slopes(subject: Subject, lines: Lines) -> Evaluate:
+    def evaluate(rows: Tensor, items: list[Any]) -> Any:
+        line, alpha = torch.tensor([i[0] for i in items]), torch.tensor([i[1] for i in items], dtype=torch.float64)
+        return slopes(subject, lines, rows, line, alpha, EVERYWHERE)
+
+    return evaluate
+
+
+def _secants(subject: Subject, lines: Lines) -> Evaluate:
+    def evaluate(rows: Tensor, items: list[Any]) -> Any:
+        line = torch.tensor([i[0] for i in items])
+        start, end = (torch.tensor([i[side] for i in items], dtype=torch.float64) for side in (1, 2))
+        return secants(subject, lines, rows, line, (start, end), PANEL_RULES)
+
+    return evaluate
+
+
+# ---- one target per row ----
+
+
+def _one_target_per_row(subject: Subject, lines: Lines) -> tuple[Subject, Lines, int]:
+    """Rows repeated so that each has one target: targets need different points."""
+    pinned = subject.pinned()
+    assert subject.facts.score is not None
+    k = subject.facts.score.shape[1]
+    if k == 1:
+        return pinned, lines, 1
+    wide = pinned.take(torch.arange(subject.rows).repeat_interleave(k))
+    assert isinstance(pinned.target, Tensor)
+    wide = replace(wide, target=pinned.target.reshape(subject.rows * k, 1, -1))
+    return wide, Lines(lines.weights, lambda rows, line, alpha: lines.place(rows // k, line, alpha)), k
+
+
+def _by_value(subject: Subject, total: Tensor, k: int) -> dict[str, Tensor]:
+    parts = parted(total, subject.pinned().values)
+    return {key: part.unflatten(0, (subject.rows, k)) for key, part in parts.items()}
+
+
+def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
+    """Sums over the hidden dimensions of ids: (n, all values) to (n, units)."""
+    if "ids" not in subject.roles.values():
+        return None
+    sizes = [value[0].numel() for value in subject.values.values()]
+    ids = [subject.roles.get(key.partition("#")[0]) == "ids" for key in subject.values]
+    hidden = [value.shape[-1] if token else 1 for token, value in zip(ids, subject.values.values(), strict=True)]
+
+    def summed(found: Tensor) -> Tensor:
+        parts = found.split(sizes, 1)
+        return torch.cat([part.unflatten(1, (-1, h)).sum(2) for part, h in zip(parts, hidden, strict=True)], 1)
+
+    return summed
+
+
+def _start(subject: Subject, lines: Lines) -> Tensor:
+    """f(x'), the mean over baselines: the score at the input less the rise over all lines."""
+    rows, total = torch.arange(subject.rows), torch.zeros(())
+    first = len(lines.weights) > 1 and lines.weights[0] == 1.0  # one line after the other: only the first starts at x'
+    for line in range(1 if first else len(lines.weights)):
+        where = torch.full_like(rows, line)
+        there = subject.valued(lines.place(rows, where, torch.zeros(subject.rows, dtype=torch.float64))[0])
+        there.run(gradient=False)
+        assert there.facts.score is not None
+        total = total + lines.weights[line] * there.facts.score[:, 0]
+    return total
+
+
+# ---- what is said ----
+
+
+def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps: int) -> None:
+    failed = [row for row, states in enumerate(rows) if any(state.reached > tolerance for state in states)]
+    if not failed:
+        return
+    worst = max(state.reached for row in failed for state in rows[row])
+    where = [subject.numbers[row] for row in failed]
+    said = (
+        f"{subject.method}: rows {where} did not reach the tolerance of {tolerance:.2g}; the worst is at {worst:.2g}."
+    )
+    if any(state.unbounded for row in failed for state in rows[row]):
+        advice = (
+            "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
+            'size of an input that starts at 0: choose another baseline, such as "pad" or "mean" for ids.'
+        )
+    elif any(state.reached > tolerance and state.evaluations < max_steps // 2 for row in failed for state in rows[row]):
+        advice = "The model's precision allows no better: use float32 or float64."
+    else:
+        advice = (
+            f"Raise max_steps (it is {max_steps}), allow a larger tolerance, or choose a baseline nearer to the input."
+        )
+    warn(f"{said} {advice}")
