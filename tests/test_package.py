@@ -46,7 +46,19 @@ ALLOWED = {  # who may import what of whence at run time
     "adaptive": {"errors", "quadrature"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},
-    "methods": {"adaptive", "baselines", "lines", "quadrature", "errors", "engine", "registry", "subject", "noise", "progress", "methods"},
+    "methods": {
+        "adaptive",
+        "baselines",
+        "lines",
+        "quadrature",
+        "errors",
+        "engine",
+        "registry",
+        "subject",
+        "noise",
+        "progress",
+        "methods",
+    },
 }
 
 

@@ -141,7 +141,8 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
     scheme, states = _refined(wide, lines, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.facts.score is not None
-    subject.facts.before = torch.tensor([[s.before for s in row] for row in rows]).to(subject.facts.score)
+    before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64)
+    subject.facts.before = before.to(subject.facts.score)
     subject.notes.facts |= {"scheme": scheme, "tolerance": tolerance}
     subject.notes.say(
         gradient_evaluations=[sum(state.evaluations for state in row) for row in rows],
