@@ -42,7 +42,9 @@ ALLOWED = {  # who may import what of whence at run time
     "baselines": {"errors", "subject"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},
-    "methods": {"baselines", "errors", "engine", "registry", "subject", "noise", "progress", "methods"},
+    "units": {"errors", "subject"},
+    "coalitions": {"baselines", "errors", "progress", "subject", "units"},
+    "methods": set("baselines coalitions engine errors methods noise progress registry subject units".split()),
 }
 
 

@@ -100,7 +100,8 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     raw = methods[subject.method].function(subject, **params)
     facts = subject.facts
     assert facts.score is not None
-    return Part(raw, facts.score, facts.index, baselines.score(subject), kept(subject.pinned(), keep))
+    before = baselines.score(subject) if facts.before is None else facts.before
+    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep))
 
 
 def _subject(

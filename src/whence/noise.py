@@ -20,6 +20,11 @@ def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
     }
 
 
+def generator(subject: Subject, row: int) -> torch.Generator:
+    """Random choices of one row, from its seed alone."""
+    return torch.Generator().manual_seed(subject.seeds[row] * _STREAMS % 2**63)
+
+
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
     stream = zlib.crc32(key.encode()) if key != next(iter(subject.values)) else 0  # inputs are independent
     generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)

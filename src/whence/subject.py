@@ -27,6 +27,7 @@ class Facts:
     score: Tensor | None = None  # (rows, k)
     index: Tensor | None = None  # (rows, k, depth)
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
+    before: Tensor | None = None  # (rows, k): f where the method started from, if it is not simply f(x')
 
 
 @dataclass
@@ -42,11 +43,17 @@ class Notes:
     used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
+    per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
 
     def say(self, **facts: Sequence[Any]) -> None:
         """Facts for the receipt, one entry per row."""
         for name, entries in facts.items():
             self.per_row.setdefault(name, []).extend(entries)
+
+    def measure(self, **values: Mapping[str, Tensor]) -> None:
+        """Numbers beside the values, such as their standard error: for each explained value, (rows, k, …) like it."""
+        for name, found in values.items():
+            self.per_value.setdefault(name, []).append(found)
 
     def add(self, flow: Flow) -> None:
         """Take down what one pass did."""
@@ -100,6 +107,8 @@ class Subject:
     output: Output = "logit"
     at: str | None = None
     seeds: tuple[int, ...] = ()
+    batch: int = 0  # how many rows the user gave
+    places: tuple[int, ...] = ()  # of these rows among them
     batch_size: int | None = None
     progress: bool | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -138,6 +147,7 @@ class Subject:
             target=pick(self.target),
             baseline=None if self.baseline is None else {name: pick(value) for name, value in self.baseline.items()},
             seeds=tuple(self.seeds[int(row)] for row in rows),
+            places=tuple(self.places[int(row)] for row in rows),
             rows=len(rows),
             facts=Facts(),
         )

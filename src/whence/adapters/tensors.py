@@ -29,7 +29,8 @@ def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | No
         at = _canonical(root, at)
         roles = {}
     wanted = tuple(roles) if wrt is not None else ()
-    return Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted)
+    places = tuple(range(rows))
+    return Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, batch=rows, places=places)
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
