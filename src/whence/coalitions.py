@@ -50,8 +50,9 @@ class Players:
         assert score is not None
         counts = [asked.count for asked in coalitions]
         found = [torch.zeros(count, score.shape[1], dtype=torch.float64) for count in counts]
-        repeats = _repeats(subject)
-        passes = list(_passes(counts, (subject.batch_size or max(subject.rows, _ROWS)) if repeats else None))
+        size = subject.batch_size or max(_ROWS, 2 * subject.rows)
+        repeats = size >= 2 * subject.rows and _repeats(subject)
+        passes = list(_passes(counts, size if repeats else None))
         for rows, which in steps(passes, subject.progress, subject.method):
             inside = [coalitions[row].at(which[rows == row]) for row in rows.unique().tolist()]
             values = self._values(rows, inside)
