@@ -63,8 +63,10 @@ def referred(subject: Subject, baseline: Any = None) -> Subject:
 
 
 def _one_for_all(subject: Subject, given: Mapping[str, Any]) -> bool:
-    def per_row(value: Any) -> bool:
-        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == subject.rows
+    def per_row(value: Any) -> bool:  # or perhaps: along another axis, in a list
+        if isinstance(value, Tensor):
+            return subject.rows in value.shape
+        return not (value is None or isinstance(value, str | int | float) or callable(value))
 
     single = all(
         not isinstance(value, Tensor) or value.dim() < subject.inputs[name].dim() or len(value) == 1

@@ -5,8 +5,8 @@ What is taken away gets its reference value; each element of a unit gets the uni
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -89,41 +89,69 @@ def _axes(subject: Subject, name: str, window: Any) -> list[int]:
     return every[-len(window) :]
 
 
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """Windows over one input's players: where each player is, where each window begins and ends, (…, axes)."""
+
+    first: int  # player of this input
+    place: Tensor
+    begin: Tensor
+    end: Tensor
+
+    def hold(self, which: Tensor) -> Tensor:
+        """Whether each of these windows holds each player, bool (m, n)."""
+        inside = torch.ones(len(which), len(self.place), dtype=torch.bool)
+        for axis, place in enumerate(self.place.T):
+            inside &= (place >= self.begin[which, axis, None]) & (place < self.end[which, axis, None])
+        return inside
+
+
 def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stride: Any) -> Coalitions:
     """All players, then all but those in each window; windows of one input do not reach into another."""
-    parts = []  # players before, their places along each axis, and the windows' first and last ones
+    parts: list[_Windows] = []
     first = 0
-    for name, of in axes.items():
-        count = int((game.numbers[name][row] >= 0).sum())
-        shape = game.subject.inputs[name].shape
-        padded = game.subject.real(name, shape) is not None
-        lengths = [count] if padded else [shape[axis] for axis in of]
-        sides = [_side(game.subject, name, row, *item) for item in zip(_each_axis(window, of), lengths, strict=True)]
-        steps = [_step(*item) for item in zip(_each_axis(stride, of, "stride"), sides, strict=True)]
-        starts = [_starts(*item) for item in zip(lengths, sides, steps, strict=True)]
-        begin = torch.tensor(list(itertools.product(*starts)), dtype=torch.long).view(-1, len(of))  # (windows, axes)
-        place = torch.tensor(list(itertools.product(*map(range, lengths))), dtype=torch.long).view(-1, len(of))
-        parts.append((first, place, begin, begin + torch.tensor(sides, dtype=torch.long)))
-        first += count
+    for name, over in axes.items():
+        lengths = _lengths(game, name, row, over)
+        sides = [_side(game, name, row, *pair) for pair in zip(_sides("window", window, over), lengths, strict=True)]
+        steps = [_step(*pair) for pair in zip(_sides("stride", stride, over), sides, strict=True)]
+        starts = [[*range(0, n - s, t), n - s] for n, s, t in zip(lengths, sides, steps, strict=True)]
+        begin, place = _product(starts), _product(map(range, lengths))
+        parts.append(_Windows(first, place, begin, begin + torch.tensor(sides, dtype=torch.long)))
+        first += len(place)
 
     def at(which: Tensor) -> Tensor:
         kept = torch.ones(len(which), game.counts[row], dtype=torch.bool)
-        before = 1  # the first one is everything
-        for start, place, begin, end in parts:
-            here = (which >= before) & (which < before + len(begin))
-            b, e = (edge[which[here] - before][:, None] for edge in (begin, end))  # (m, 1, axes)
-            kept[here, start : start + len(place)] = ~((place >= b) & (place < e)).all(-1)
-            before += len(begin)
+        before = 1  # the first coalition is everybody
+        for part in parts:
+            here = (which >= before) & (which < before + len(part.begin))
+            kept[here, part.first : part.first + len(part.place)] = ~part.hold(which[here] - before)
+            before += len(part.begin)
         return kept
 
-    return Coalitions(1 + sum(len(begin) for _, _, begin, _ in parts), at)
+    return Coalitions(1 + sum(len(part.begin) for part in parts), at)
 
 
-def _each_axis(given: Any, axes: Sequence[int], what: str = "window") -> list[Any]:
-    """A number for each axis, or None."""
+def _product(axes: Iterable[Sequence[int]]) -> Tensor:
+    """All combinations of one number from each axis, (m, axes), in the order of memory."""
+    numbers = [torch.tensor(axis, dtype=torch.long) for axis in axes]
+    if not numbers:
+        return torch.zeros(1, 0, dtype=torch.long)
+    return torch.stack(torch.meshgrid(*numbers, indexing="ij"), -1).flatten(0, -2)
+
+
+def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
+    """How many places there are along each axis; padding is none."""
+    shape = game.subject.inputs[name].shape
+    if game.subject.real(name, shape) is not None:
+        return [int((game.numbers[name][row] >= 0).sum())]
+    return [shape[axis] for axis in axes]
+
+
+def _sides(what: str, given: Any, axes: Sequence[int]) -> list[Any]:
+    """What was given for each axis, or None."""
     sides = list(given) if isinstance(given, tuple | list) else [given] * len(axes)
-    whole = all(s is None or (isinstance(s, Integral) and not isinstance(s, bool) and int(s) > 0) for s in sides)
-    if not whole or len(sides) != len(axes) or (None in sides and given is not None):
+    whole = all(isinstance(s, Integral) and not isinstance(s, bool) and int(s) > 0 for s in sides)
+    if len(sides) != len(axes) or not (whole or given is None):
         raise ParameterError(
             f"occlusion: {what}={given!r} is not allowed.\n"
             f"  Give a whole number, at least 1, or a tuple of {len(axes)} of them."
@@ -131,9 +159,9 @@ def _each_axis(given: Any, axes: Sequence[int], what: str = "window") -> list[An
     return sides
 
 
-def _side(subject: Subject, name: str, row: int, side: Any, length: int) -> int:
+def _side(game: Players, name: str, row: int, side: Any, length: int) -> int:
     if side is None:
-        return max(1, length // 4) if channel_axis(subject, name) == 1 else 1
+        return max(1, length // 4) if channel_axis(game.subject, name) == 1 else 1
     if side > length:
         raise InputError(
             f"occlusion: the window {side} is larger than the input {name!r}, which has {length} places in row {row}.\n"
@@ -149,7 +177,3 @@ def _step(stride: Any, side: int) -> int:
             f"  Give a stride of at most {side}."
         )
     return int(stride or max(1, side // 2))
-
-
-def _starts(length: int, side: int, step: int) -> list[int]:
-    return [*range(0, length - side, step), length - side]
