@@ -209,8 +209,9 @@ def test_a_target_function_may_hold_one_entry_per_row(method: str) -> None:
 @EVERY
 def test_held_inputs_that_go_with_the_rows_in_their_own_way(method: str) -> None:
     x, state = SIGNALS[:, 0], torch.tensor([[1.0, 2.0]]).double()  # (layers, rows)
-    a = explain(lambda x, state: (x * state[0][:, None]).sum(1), (x, state), method, wrt="0")
-    close(a.values, x * state[0][:, None], 1e-9)
+    for size in (None, 2):
+        a = explain(lambda x, state: (x * state[0][:, None]).sum(1), (x, state), method, wrt="0", batch_size=size)
+        close(a.values, x * state[0][:, None], 1e-9)
     listed = explain(
         lambda x, c: torch.stack([row.sum() * s for row, s in zip(x, c, strict=True)]), (x, [1.0, 2.0]), method
     )
@@ -380,3 +381,10 @@ def test_a_picture_of_many_pixels_costs_what_it_should() -> None:
     a = explain(lambda x: x.sum((1, 2, 3)), x, "leave_one_out", batch_size=600)
     assert a.receipt["evaluations"] == [3601]
     assert math.isclose(float(a.values.mean()), 1, abs_tol=1e-3)
+
+
+@EVERY
+def test_a_baseline_without_a_score_is_named(method: str) -> None:
+    with pytest.raises(whence.ModelError, match="in the place of units(.|\n)*give another baseline="):
+        explain(lambda x: x.log().sum(1), torch.ones(2, 3), method)
+    assert explain(lambda x: x.log().sum(1), torch.ones(2, 3), method, baseline=0.5).values.shape == (2, 3)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from whence import baselines
-from whence.errors import InputError
+from whence.errors import InputError, ModelError
 from whence.progress import steps
 from whence.subject import Subject
 from whence.units import explained, numbered
@@ -50,14 +51,15 @@ class Players:
         assert score is not None
         counts = [asked.count for asked in coalitions]
         found = [torch.zeros(count, score.shape[1], dtype=torch.float64) for count in counts]
-        size = subject.batch_size or max(_ROWS, 2 * subject.rows)
-        repeats = size >= 2 * subject.rows and _repeats(subject)
+        size = subject.batch_size or max(_ROWS, subject.rows)
+        repeats = size > 1 and _repeats(subject, size)
         passes = list(_passes(counts, size if repeats else None))
         for rows, which in steps(passes, subject.progress, subject.method):
             inside = [coalitions[row].at(which[rows == row]) for row in rows.unique().tolist()]
             values = self._values(rows, inside)
             some = (subject.take(rows) if repeats else subject).valued(values)
-            scores = some.run(gradient=False).score.detach().cpu().double()
+            with _replacing(subject):
+                scores = some.run(gradient=False).score.detach().cpu().double()
             for row in rows.unique().tolist():
                 found[row][which[rows == row]] = scores[rows == row]
         subject.notes.say(evaluations=counts)
@@ -119,7 +121,8 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
                 f"{subject.method}: units= numbers nothing in row {row}, so there is nothing to remove.\n"
                 "  Give some of its elements a number of at least 0."
             )
-    return Players(pinned, baselines.reference(subject), found, counts)
+    with _replacing(subject):
+        return Players(pinned, baselines.reference(subject), found, counts)
 
 
 def _from(numbers: Tensor, first: int) -> tuple[Tensor, int]:
@@ -151,8 +154,20 @@ def _passes(counts: Sequence[int], size: int | None) -> Iterator[tuple[Tensor, T
     yield from zip(rows.split(size), numbers.split(size), strict=True)
 
 
-def _repeats(subject: Subject) -> bool:
-    """Whether a pass may hold copies of rows: two of each give each row's score twice.
+@contextmanager
+def _replacing(subject: Subject) -> Iterator[None]:
+    """A model that has no score there is not at fault: the baseline may be."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(
+            f"{subject.method} puts the baseline in the place of units, and runs such rows together. {error}\n"
+            "  Or give another baseline=, at which the model has a score."
+        ) from None
+
+
+def _repeats(subject: Subject, size: int) -> bool:
+    """Whether a pass of so many rows may hold any of them in any order: two of each give each row's score twice.
 
     A target function may close over one entry per row, and a held input may go with the rows in a way that
     cannot be seen.
@@ -161,9 +176,10 @@ def _repeats(subject: Subject) -> bool:
         return False
     score = subject.facts.score
     assert score is not None
+    rows = torch.arange(min(size, 2 * subject.rows)) // 2
     try:
-        twice = subject.take(torch.arange(subject.rows).repeat(2)).run(gradient=False).score
+        twice = subject.take(rows).run(gradient=False).score
     except Exception:  # whatever the model says to another number of rows
         return False
     near = 0.05 if torch.finfo(score.dtype).bits < 32 else 1e-3
-    return bool((twice - score.repeat(2, 1)).abs().max() <= near * score.abs().max())
+    return bool((twice - score[rows]).abs().max() <= near * score.abs().max())
