@@ -204,6 +204,9 @@ def test_a_target_function_may_hold_one_entry_per_row(method: str) -> None:
     plain = explain(bag, {"input_ids": IDS, "attention_mask": MASK}, method)
     close(padded.values, plain.values * torch.tensor([[2.0], [3.0]]), 1e-10)
     assert padded.receipt["evaluations"] == plain.receipt["evaluations"]
+    seen: list[int] = []
+    explain(lambda x: (seen.append(len(x)), model(x))[1], x, method, target=lambda y: y[:, 0], baseline=x)
+    assert set(seen) == {3}
 
 
 @EVERY

@@ -111,6 +111,32 @@ def test_sampled_orders_tend_to_the_exact_values_within_their_standard_error() -
     assert 2.5 < float(ratio) < 6  # √(400 / 25) = 4
 
 
+def test_an_order_and_its_mirror_are_exact_where_units_interact_in_pairs() -> None:
+    def pairs(x: Tensor) -> Tensor:
+        return torch.einsum("ri,ij,rj->r", x, W[:, :5], x)
+
+    a = explain("shapley", pairs, exact=1, samples=2)
+    close(a.values, explain("shapley", pairs).values, 1e-12)
+    assert float(a.kept["standard_error"].max()) < 1e-12
+
+
+def test_kernel_shap_draws_sizes_by_the_kernel_and_each_coalition_with_its_complement() -> None:
+    sizes: list[int] = []
+
+    def counted(x: Tensor) -> Tensor:
+        sizes.extend(x.sum(1).long().tolist())
+        return x.sum(1)
+
+    explain("kernel_shap", counted, torch.ones(1, 12).double(), baseline=0, samples=4000, batch_size=4000)
+    drawn = [sizes.count(s) for s in range(13)]  # x itself and x' are run a few times more
+    assert drawn[0] < 6 > drawn[12] - 2
+    assert drawn[1:12] == drawn[11:0:-1]
+    kernel = [1 / (s * (12 - s)) for s in range(1, 12)]
+    for s in range(1, 12):
+        expected = 3998 * kernel[s - 1] / sum(kernel)
+        assert abs(drawn[s] - expected) < 8 * math.sqrt(expected)
+
+
 def test_the_standard_error_is_the_spread_of_the_estimates() -> None:
     seeds = [explain("shapley", exact=1, samples=10, seed=seed) for seed in range(40)]
     spread = torch.stack([a.values for a in seeds]).std(0)
