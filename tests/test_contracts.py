@@ -119,7 +119,8 @@ def test_the_same_seed_gives_the_same_numbers(method: str, case: Case) -> None:
     per_row = explain(model, inputs, method, seed=[5, 6, 5])
     close(per_row.raw[0], first.raw[0], 1e-12)
     close(per_row.raw[1], other.raw[1], 1e-12)
-    if method in ("random", "smoothgrad"):
+    drawn = case.name == "residual_cnn" and method in ("shapley", "kernel_shap", "lime")  # the others have few units
+    if method in ("random", "smoothgrad") or drawn:
         assert not torch.equal(first.raw, other.raw)
 
 
@@ -153,6 +154,10 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
     assert a.raw.dtype == dtype
     assert bool(torch.isfinite(a.raw).all())
     flat, true = a.raw.double().flatten(), exact.raw.flatten()
+    if method in ("occlusion", "leave_one_out"):  # a difference of two scores, each rounded to this dtype
+        rounding = torch.finfo(dtype).eps * float(exact.output_value.abs().max())
+        assert float((flat - true).abs().max()) <= 2 * rounding
+        return
     assert float(torch.corrcoef(torch.stack([flat, true]))[0, 1]) > 0.95
 
 

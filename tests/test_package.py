@@ -42,23 +42,15 @@ ALLOWED = {  # who may import what of whence at run time
     "references": {"errors", "noise", "registry", "subject"},
     "baselines": {"errors", "references", "subject"},
     "quadrature": set(),
-    "lines": {"errors", "subject", "passes", "progress"},
+    "many": {"subject"},
+    "lines": {"errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},
-    "methods": {
-        "adaptive",
-        "baselines",
-        "lines",
-        "quadrature",
-        "errors",
-        "engine",
-        "registry",
-        "subject",
-        "noise",
-        "progress",
-        "methods",
-    },
+    "units": {"errors", "subject"},
+    "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
+    "methods": set("baselines engine errors methods noise progress registry subject".split())
+    | set("adaptive coalitions lines quadrature units".split()),
 }
 
 

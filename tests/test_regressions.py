@@ -829,16 +829,21 @@ def test_rules_from_the_narrowest_name_and_groups_apart_from_ops() -> None:
         assert explain(lambda x: x.norm(dim=1), rules={"norm": stop}).values.all()
 
 
-def test_a_number_is_no_baseline_for_ids_that_are_held() -> None:
+def test_a_number_as_baseline_of_ids_is_an_embedding_at_a_layer_too() -> None:
     class Text(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(9, 4).double()
+            self.table, self.layer = nn.Embedding(9, 4).double(), nn.Linear(4, 3).double()
 
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.table(ids).square().sum((1, 2))
+        def forward(self, ids: Tensor, others: Tensor) -> Tensor:
+            return self.layer(self.table(ids)).square().sum((1, 2)) + others.sum(1)
 
-    ids = torch.ones(2, 3).long()
+    model, ids = Text(), torch.ones(2, 3).long()
+    inputs = {"ids": ids, "others": ids}
+    a = explain(model, inputs, at="layer", wrt="ids", baseline=0)
+    close(a.baseline_value, (3 * model.layer.bias.square().sum() + 3).detach().expand(2), 1e-12)
+    given = explain(model, inputs, at="layer", wrt="ids", baseline=torch.zeros(2, 3).long())
+    there = model.layer(model.table(torch.tensor(0))).square().sum().detach()
+    close(given.baseline_value, (3 * there + 3).expand(2), 1e-12)
     with pytest.raises(whence.BaselineError, match="Give the baseline as ids"):
-        explain(Text(), ids, at="table", baseline=0)
-    assert explain(Text(), ids, at="table", baseline=torch.zeros(2, 3).long()).baseline_value.shape == (2,)
+        explain(model, inputs, wrt="ids", baseline={"ids": 0, "others": 0})

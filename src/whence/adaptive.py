@@ -19,7 +19,7 @@ from whence.quadrature import panels
 
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
-_OPTIMISM = 1.5  # the difference between the two interpolants is the coarser one's error, several times the finer one's
+_OPTIMISM = 1.25  # the two interpolants differ by the coarser one's error, several times the finer one's
 _LEFT = {2: 0.5, 4: 0.2}  # of the change from pieces to halves or quarters, the error left; from trained ReLU nets
 
 

@@ -17,7 +17,7 @@ from whence.engine.call import Rule
 from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
-from whence.errors import MethodError, ParameterError, RuleError, did_you_mean
+from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
 from whence.keep import check, kept
 from whence.methods import methods
 from whence.progress import steps
@@ -101,7 +101,8 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     raw = methods[subject.method].function(subject, **params)
     facts = subject.facts
     assert facts.score is not None
-    before = baselines.score(subject) if facts.before is None else facts.before
+    at_baseline = baselines.score(subject)
+    before = at_baseline if facts.before is None else facts.before
     return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep))
 
 
@@ -128,9 +129,12 @@ def _subject(
         rules=rules or {},
         refuse=unruled == "error",
         needs_attention=facts.get("needs") == "attention",
-        notes=notes or Notes(whole=subject.rows),
+        notes=notes or Notes(),
     )
-    return replace(subject, baseline=baselines.read(subject, baseline))
+    given = baselines.read(subject, baseline)
+    if len(given) > 1 and facts.get("reference") and not facts.get("several"):
+        raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
+    return replace(subject, baseline=given)
 
 
 # ---- checks ----

@@ -45,6 +45,14 @@ def join(
     values = {
         name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
     }
+    measured = {}
+    for kind, said in subject.notes.per_value.items():
+        beside = {key: torch.cat([part[key] for part in said]) for key in said[0]}
+        if all(len(value) == subject.rows for value in beside.values()):  # not of a method inside a method
+            of = {name: _of_input({key: whole([v]) for key, v in beside.items()}, name) for name in raw}
+            measured[kind] = _like_input(
+                subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, False) for name in raw}
+            )
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])
@@ -57,7 +65,7 @@ def join(
         baseline_value=whole(before) if before else None,
         gap=gap,
         residual=residual,
-        kept={name: _kept(parts, name, k_shown) for name in parts[0].kept},
+        kept={**{name: _kept(parts, name, k_shown) for name in parts[0].kept}, **measured},
         method=subject.method,
         params=dict(params),
         receipt=_receipt(subject),

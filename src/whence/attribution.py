@@ -74,7 +74,10 @@ class Attribution:
             return [value[row] for row in rows] if isinstance(value, list) and len(value) == count else value
 
         plain = ("method", "params", "receipt", "channel_axis", "kept")
-        kept = {name: [pick(layer) for layer in layers] for name, layers in self.kept.items()}
+        kept = {  # a list has one entry per layer; everything else is like `values`
+            name: [pick(layer) for layer in found] if isinstance(found, list) else pick(found)
+            for name, found in self.kept.items()
+        }
         picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
         return replace(self, **picked, kept=kept)
 
@@ -95,7 +98,8 @@ class Attribution:
             return value.index_select(axis, real[0].nonzero().flatten())
 
         parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
-        return replace(self, **parts, real=None)
+        kept = {name: v if isinstance(v, list) else trim(v, self.real) for name, v in self.kept.items()}
+        return replace(self, **parts, kept=kept, real=None)
 
     @property
     def several(self) -> bool:
@@ -126,6 +130,7 @@ class Attribution:
                     "  Leave channels out for inputs that are neither images nor ids."
                 )
             parts = raw if isinstance(raw, tuple) else (raw,)  # ids may enter two embeddings
+            parts = tuple(part[..., None] if part.dim() == axis + k else part for part in parts)  # nothing to sum
             last = [part.flatten(axis + k) if axis > 1 else part.movedim(1 + k, -1) for part in parts]
             return _aggregated(torch.cat(last, -1), how)
 

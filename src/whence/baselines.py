@@ -23,10 +23,9 @@ def read(subject: Subject, baseline: Any) -> tuple[Any, ...]:
     if baseline is None:
         return ()
     if isinstance(baseline, Neutral):
-        for candidate in baseline.candidates:
-            if len(read(subject, candidate)) != 1 or isinstance(candidate, Neutral):
-                raise BaselineError(f"neutral({candidate!r}, ...): give baselines one by one, not lists of them.")
-        return (baseline,)
+        if any(candidate is None or isinstance(candidate, list | Neutral) for candidate in baseline.candidates):
+            raise BaselineError(f"neutral{baseline.names}: give baselines one by one, not lists of them.")
+        return (replace(baseline, candidates=tuple(read(subject, one)[0] for one in baseline.candidates)),)
     if isinstance(baseline, list):
         if not baseline:
             raise BaselineError("The list of baselines is empty.\n  Give at least one.")
@@ -35,7 +34,7 @@ def read(subject: Subject, baseline: Any) -> tuple[Any, ...]:
     for name, value in given.items():
         if isinstance(value, str) and value not in named:
             raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")
-        if isinstance(value, Tensor) and (subject.roles.get(name) != "ids" or _is_ids(value)):
+        if isinstance(value, Tensor) and (subject.underneath.get(name) != "ids" or _is_ids(value)):
             _filled(name, value, subject.inputs[name])
         elif not isinstance(value, str | Tensor):
             _filled(name, value, torch.zeros(()))
@@ -87,15 +86,24 @@ def _without_a_pass(pinned: Subject, given: Given) -> dict[str, Tensor] | None:
 
 
 def score(subject: Subject) -> Tensor | None:
-    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k)."""
+    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k).
+
+    A classifier's probability there goes into the receipt: a neutral baseline leaves it undecided.
+    """
     if not subject.baseline:
         return None
-    found = []
+    found, probabilities = [], []
     for which in range(len(subject.baseline)):
         at_reference = subject.pinned().valued(reference(subject, which))
         at_reference.run(gradient=False)
-        assert at_reference.facts.score is not None
-        found.append(at_reference.facts.score)
+        facts = at_reference.facts
+        assert facts.score is not None
+        found.append(facts.score)
+        if facts.logits is not None and facts.index is not None:
+            probabilities.append(facts.logits.double().softmax(1).gather(1, facts.index[..., 0]))
+    if probabilities:
+        mean = torch.stack(probabilities).mean(0)  # (rows, k)
+        subject.notes.say(baseline_probability=(mean[:, 0] if mean.shape[1] == 1 else mean).tolist())
     return torch.stack(found).mean(0) if len(found) > 1 else found[0]
 
 
@@ -106,20 +114,30 @@ def referred(subject: Subject, baseline: Any) -> Subject:
     """
     given = baseline if isinstance(baseline, dict) else _by_name(subject, baseline)
     pinned = subject.pinned()
-    if _one_for_all(subject, given):
+    embedded = [name for name, v in given.items() if subject.underneath.get(name) == "ids" and not _is_ids(v)]
+    if subject.at is not None and embedded:
+        pinned = _without_at(pinned)
+    if _one_for_all(pinned, given):
         pinned = replace(pinned.take(torch.zeros(1, dtype=torch.long)), target=pinned.target)
     inputs, values = dict(pinned.inputs), {}
     for name, value in given.items():
-        if subject.roles.get(name) == "ids" and not _is_ids(value):
+        if name in embedded:
             values.update(_embeddings(pinned, name, value))
         else:
             inputs[name] = _filled(name, value, pinned.inputs[name])
-    return replace(pinned, inputs=inputs, values=values, facts=Facts())
+    return replace(pinned, at=subject.at, inputs=inputs, values=values, facts=Facts())
+
+
+def _without_at(pinned: Subject) -> Subject:
+    """The subject as if its inputs were explained, not a module's output: where ids have embeddings to replace."""
+    inner = replace(pinned, at=None, roles=pinned.underneath, values={}, facts=Facts())
+    inner.run(gradient=False)
+    return replace(inner, values=dict(inner.facts.values))
 
 
 def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
     """For each row, the candidate at which the model is least decided; which one it was goes into the receipt."""
-    given = [_resolved(subject, read(subject, candidate)[0]) for candidate in neutral.candidates]
+    given = [_resolved(subject, candidate) for candidate in neutral.candidates]
     found, decided = [], []
     for one in given:
         values = reference(replace(subject, baseline=(one,)))
@@ -128,7 +146,7 @@ def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
         found.append(values)
         decided.append(_decision(there))
     choice = torch.stack(decided).argmin(0)  # (rows,)
-    subject.notes.say(baseline=[str(neutral.candidates[int(i)]) for i in choice])
+    subject.notes.say(baseline=[neutral.names[int(i)] for i in choice])
     if subject.at is not None or any("#" in key for key in found[0]):
         return _the_same_for_all(given, choice)
     return {key: _by_row([values[key] for values in found], choice) for key in found[0]}
@@ -158,8 +176,10 @@ def _decision(subject: Subject) -> Tensor:
 
 
 def _one_for_all(subject: Subject, given: Given) -> bool:
-    def per_row(value: Any) -> bool:
-        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == subject.rows
+    def per_row(value: Any) -> bool:  # or perhaps: along another axis, in a list
+        if isinstance(value, Tensor):
+            return subject.rows in value.shape
+        return not (value is None or isinstance(value, str | int | float) or callable(value))
 
     single = all(
         not isinstance(value, Tensor) or value.dim() < subject.inputs[name].dim() or len(value) == 1
@@ -172,7 +192,7 @@ def _one_for_all(subject: Subject, given: Given) -> bool:
 
 
 def _by_name(subject: Subject, baseline: Any) -> dict[str, Any]:
-    names = [name for name, role in subject.roles.items() if role != "fixed"] or list(subject.inputs)[:1]
+    names = [name for name, role in subject.underneath.items() if role != "fixed"] or list(subject.inputs)[:1]
     if isinstance(baseline, Mapping):
         for name in baseline:
             if name not in subject.inputs:

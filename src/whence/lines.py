@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,11 +12,11 @@ import torch
 from torch import Tensor
 
 from whence.errors import ParameterError
+from whence.many import batches, of
 from whence.subject import Subject
 
 Values = dict[str, Tensor]
 Place = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
-_SMALL = 8 << 20  # bytes of activations up to which more rows than the caller's go into one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,7 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
     for key, x in subject.pinned().values.items():
         name = key.partition("#")[0]
         value = given.get(name) if isinstance(given, Mapping) else given
-        whole = (subject.notes.whole, *x.shape[1:])
+        whole = (subject.batch, *x.shape[1:])
         if not isinstance(value, Tensor) or tuple(value.shape) not in (whole, x.shape[1:], (1, *x.shape[1:])):
             raise ParameterError(
                 f"{what} of the path has {_short(value)} for {name!r}.\n"
@@ -120,7 +119,7 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
             raise ParameterError(f"{what} of the path holds numbers that are not finite.")
         value = value.to(x)
         per_row = tuple(value.shape) == whole
-        found[key] = value[list(subject.numbers)] if per_row else value.expand_as(x)
+        found[key] = value[list(subject.places)] if per_row else value.expand_as(x)
     return found
 
 
@@ -138,75 +137,6 @@ def _short(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
 
 
-# ---- many points in few passes ----
-
-
-def batches(subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], Any]) -> Iterator[tuple[Tensor, Any]]:
-    """Do `work(rows, items)` for items that each stand in a row of the subject, as many at once as fit.
-
-    A function as target may know its rows by their places: then every pass has all rows in order, and an item −1 only
-    fills its place. Out of memory, passes are halved.
-    """
-    bound = callable(subject.target) and not _free(subject)
-    queue = deque(_in_order(subject, rows) if bound else _packed(subject, rows))
-    while queue:
-        run, items = queue.popleft()
-        try:
-            found = work(run, items)
-        except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error) or len(run) < 2 or bound:
-                raise
-            subject.notes.most = len(run) // 2
-            rest = torch.cat([items, *(more for _, more in queue)])
-            queue = deque(_packed(subject, rows, rest))
-            continue
-        yield items, found
-
-
-def _free(subject: Subject) -> bool:
-    """Whether the target function gives a row the same score in another place, among another number of rows."""
-    if subject.notes.free is None:
-        order = torch.tensor([*reversed(range(subject.rows)), 0])
-        try:
-            moved = subject.take(order)
-            moved.run(gradient=False)
-            here, there = subject.facts.score, moved.facts.score
-            assert here is not None
-            assert there is not None
-            subject.notes.free = torch.allclose(there, here[order], rtol=1e-4, atol=1e-6)
-        except Exception:  # it does not take other rows at all
-            subject.notes.free = False
-    return subject.notes.free
-
-
-def _packed(subject: Subject, rows: Tensor, items: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    items = torch.arange(len(rows)) if items is None else items
-    for some in items.split(_most(subject)):
-        yield rows[some], some
-
-
-def _in_order(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    waiting: list[deque[int]] = [deque() for _ in range(subject.rows)]
-    for item, row in enumerate(rows.tolist()):
-        waiting[row].append(item)
-    for _ in range(max(map(len, waiting))):
-        yield torch.arange(subject.rows), torch.tensor([one.popleft() if one else -1 for one in waiting])
-
-
-def _most(subject: Subject) -> int:
-    """Rows in one pass: as many as the caller's batch has, and more while that takes next to no memory."""
-    if subject.batch_size is not None:
-        most = subject.batch_size
-    else:
-        most = max(subject.notes.whole, int(_SMALL // max(subject.notes.bytes_per_row, 1)) or 1)
-    return max(1, min(most, subject.notes.most or most))
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    said = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in said or "alloc" in said
-
-
 # ---- derivatives ----
 
 
@@ -216,7 +146,7 @@ def slopes(
     """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        values, velocity = lines.place(run, _of(line, items, 0), _of(alpha, items, 1))
+        values, velocity = lines.place(run, of(line, items, 0), of(alpha, items, 1))
         there = subject.take(run).valued(values)
         found = there.run(rules).pull()
         assert there.facts.score is not None
@@ -231,9 +161,9 @@ def secants(
     """Over each piece of a line, the rise of the score and its share for each explained value."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        where = _of(line, items, 0)
-        before = subject.take(run).valued(lines.place(run, where, _of(ends[0], items, 0))[0])
-        after = subject.take(run).valued(lines.place(run, where, _of(ends[1], items, 1))[0])
+        where = of(line, items, 0)
+        before = subject.take(run).valued(lines.place(run, where, of(ends[0], items, 0))[0])
+        after = subject.take(run).valued(lines.place(run, where, of(ends[1], items, 1))[0])
         found = after.run(rules, reference=before).pull()
         assert before.facts.score is not None
         assert after.facts.score is not None
@@ -250,10 +180,6 @@ def _one_by_one(
         for place, item in enumerate(items.tolist()):
             if item >= 0:
                 yield item, float(score[place]), found[place]
-
-
-def _of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
-    return torch.where(items < 0, torch.as_tensor(otherwise, dtype=values.dtype), values[items.clamp(min=0)])
 
 
 def joined(values: Mapping[str, Tensor]) -> Tensor:

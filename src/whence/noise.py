@@ -22,6 +22,11 @@ def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
     return torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
 
 
+def generator(subject: Subject, row: int) -> torch.Generator:
+    """Random choices of one row, from its seed alone."""
+    return torch.Generator().manual_seed(subject.seeds[row] * _STREAMS % 2**63)
+
+
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
     stream = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
     generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)

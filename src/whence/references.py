@@ -24,6 +24,7 @@ class Neutral:
     """Several baselines, of which each row takes the one that the model is least decided about."""
 
     candidates: tuple[Any, ...]
+    names: tuple[str, ...] = ()  # what the user called them
 
 
 def neutral(*candidates: Any) -> Neutral:
@@ -33,7 +34,7 @@ def neutral(*candidates: Any) -> Neutral:
     """
     if not candidates:
         raise BaselineError('There is nothing to choose from.\n  Give some baselines: neutral("zero", "blur", "mean").')
-    return Neutral(candidates)
+    return Neutral(candidates, tuple(map(str, candidates)))
 
 
 @named.register("zero")

@@ -27,7 +27,7 @@ class Facts:
     score: Tensor | None = None  # (rows, k)
     index: Tensor | None = None  # (rows, k, depth)
     logits: Tensor | None = None  # (rows, classes), of a classifier
-    before: Tensor | None = None  # f(x') (rows, k), where the method came by it
+    before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
 
 
@@ -45,16 +45,21 @@ class Notes:
     modified: bool = False  # whether some rule was other than the derivative
     families: set[str] = field(default_factory=set)  # of the live ops
     free: bool | None = None  # whether a target function gives a row the same score wherever it stands
-    whole: int = 1  # rows of the caller's batch
     most: int | None = None  # rows that memory allows in one pass, once it was found too small
     bytes_per_row: float = 0.0  # of one pass, counted over its live ops
     facts: dict[str, Any] = field(default_factory=dict)  # what a method says of its work as a whole
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
+    per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
 
     def say(self, **facts: Sequence[Any]) -> None:
         """Facts for the receipt, one entry per row."""
         for name, entries in facts.items():
             self.per_row.setdefault(name, []).extend(entries)
+
+    def measure(self, **values: Mapping[str, Tensor]) -> None:
+        """Numbers beside the values, such as their standard error: for each explained value, (rows, k, …) like it."""
+        for name, found in values.items():
+            self.per_value.setdefault(name, []).append(found)
 
     def add(self, flow: Flow, rows: int) -> None:
         """Take down what one pass did."""
@@ -110,7 +115,10 @@ class Subject:
     target: Target = None
     output: Output = "logit"
     at: str | None = None
+    underneath: Mapping[str, Role] = field(default_factory=dict)  # the roles as they were without `at`
     seeds: tuple[int, ...] = ()
+    batch: int = 0  # how many rows the user gave
+    places: tuple[int, ...] = ()  # of these rows among them
     batch_size: int | None = None
     progress: bool | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -118,7 +126,6 @@ class Subject:
     needs_attention: bool = False
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
     baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
-    numbers: tuple[int, ...] = ()  # which rows of the call these are
     values: Mapping[str, Tensor] = field(default_factory=dict)  # substituted for what the model would compute
     facts: Facts = field(default_factory=Facts)
     notes: Notes = field(default_factory=Notes)
@@ -148,9 +155,9 @@ class Subject:
             inputs={name: pick(value) for name, value in self.inputs.items()},
             values={key: pick(value) for key, value in self.values.items()},
             target=pick(self.target),
-            baseline=tuple({name: pick(value) for name, value in given.items()} for given in self.baseline),
+            baseline=tuple(_each(given, pick) for given in self.baseline),
             seeds=tuple(self.seeds[row] for row in rows.tolist()),
-            numbers=tuple(self.numbers[row] for row in rows.tolist()),
+            places=tuple(self.places[row] for row in rows.tolist()),
             rows=len(rows),
             facts=Facts(),
         )
@@ -197,3 +204,10 @@ class Subject:
         return len(shape) == 3 and (
             self.real(key, shape) is not None or key.endswith("embeds") or (key == "at" and ids)
         )
+
+
+def _each(given: Any, pick: Callable[[Any], Any]) -> Any:
+    """A baseline by input, or several to choose from, value by value."""
+    if isinstance(given, Mapping):
+        return {name: pick(value) for name, value in given.items()}
+    return replace(given, candidates=tuple(_each(candidate, pick) for candidate in given.candidates))

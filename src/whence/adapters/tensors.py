@@ -6,6 +6,7 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,11 +26,14 @@ def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | No
     rows = _rows(named, roles)
     for name, role in roles.items():
         _check(name, named[name], role, rows)
+    underneath = roles
     if at is not None:
         at = _canonical(root, at)
         roles = {}
     wanted = tuple(roles) if wrt is not None else ()
-    return Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, numbers=tuple(range(rows)))
+    places = tuple(range(rows))
+    found = Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, batch=rows, places=places)
+    return replace(found, underneath=underneath)
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:

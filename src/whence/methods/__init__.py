@@ -12,4 +12,5 @@ Method = Callable[..., dict[str, Tensor]]
 methods: Registry[Method] = Registry("method")
 method = methods.register
 
-from whence.methods import gradient, guided, integrated, rand, smooth  # noqa: E402, F401  (each registers itself)
+# each registers itself
+from whence.methods import gradient, guided, integrated, occlusion, rand, shapley, smooth, surrogate  # noqa: E402, F401

@@ -34,6 +34,7 @@ _STEPS = 50
     "integrated_gradients",
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
     reference=True,
+    several=True,
     complete=True,
 )
 def integrated_gradients(
@@ -85,6 +86,7 @@ def path_integrated_gradients(
     "expected_gradients",
     paper="Erion et al. 2021, arXiv:1906.10670",
     reference=True,
+    several=True,
     complete=True,
 )
 def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> dict[str, Tensor]:
@@ -129,7 +131,8 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
         for item, _, found in slopes(wide, lines, rows, line, alpha, EVERYWHERE):
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
-    subject.facts.before = _start(wide, lines).view(subject.rows, k)
+    if not subject.baseline:  # a path has its own start
+        subject.facts.before = _start(wide, lines).view(subject.rows, k)
     subject.notes.say(gradient_evaluations=[k * points] * subject.rows)
     return _by_value(subject, torch.stack(total), k)
 
@@ -241,16 +244,10 @@ def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
 
 
 def _start(subject: Subject, lines: Lines) -> Tensor:
-    """f(x'), the mean over baselines: the score at the input less the rise over all lines."""
-    rows, total = torch.arange(subject.rows), torch.zeros(())
-    first = len(lines.weights) > 1 and lines.weights[0] == 1.0  # one line after the other: only the first starts at x'
-    for line in range(1 if first else len(lines.weights)):
-        where = torch.full_like(rows, line)
-        there = subject.valued(lines.place(rows, where, torch.zeros(subject.rows, dtype=torch.float64))[0])
-        there.run(gradient=False)
-        assert there.facts.score is not None
-        total = total + lines.weights[line] * there.facts.score[:, 0]
-    return total
+    """The score where a path begins."""
+    rows = torch.arange(subject.rows)
+    there = subject.valued(lines.place(rows, torch.zeros_like(rows), torch.zeros(subject.rows, dtype=torch.float64))[0])
+    return there.run(gradient=False).score[:, 0].detach()
 
 
 # ---- what is said ----
@@ -261,7 +258,7 @@ def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps
     if not failed:
         return
     worst = max(state.reached for row in failed for state in rows[row])
-    where = [subject.numbers[row] for row in failed]
+    where = [subject.places[row] for row in failed]
     said = (
         f"{subject.method}: rows {where} did not reach the tolerance of {tolerance:.2g}; the worst is at {worst:.2g}."
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from whence import baselines
 from whence.errors import MethodError
 from whence.methods import method, methods
 from whence.noise import gaussian
@@ -33,7 +35,10 @@ def smoothgrad(
     inner = methods[of]
     if of == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
+    if inner.facts.get("reference") and not subject.baseline:
+        subject = replace(subject, baseline=baselines.read(subject, 0.0))
     pinned = subject.pinned()
+    said = dict(pinned.notes.per_row)
     params = inner.check({})
     scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
     mean: dict[str, Tensor] = {}
@@ -47,6 +52,7 @@ def smoothgrad(
             mean[key] = mean.get(key, here) + apart * (copies / (first + copies))
             within = (each - here).square().sum(0)
             spread[key] = spread.get(key, 0) + within + apart.square() * (first * copies / (first + copies))
+    pinned.notes.per_row = said  # the inner method spoke of copies
     if kind == "mean":
         return mean
     variance = {key: value / samples for key, value in spread.items()}

@@ -1,0 +1,98 @@
+"""Many evaluations in few passes: as many rows at once as the model, the target and the memory allow."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from whence.subject import Subject
+
+T = TypeVar("T")
+_SMALL = 8 << 20  # bytes of activations up to which more rows than the user's go into one pass
+_MOST = 1024  # rows
+
+
+def batches(
+    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], T], *, gradient: bool = True
+) -> Iterator[tuple[Tensor, T]]:
+    """Do `work(rows, items)` for items that each stand in a row of the subject, in order and as many at once as fit.
+
+    Where rows must keep their places, every pass has all of them, and an item −1 only fills its place. A pass takes as
+    many rows as the user's batch has, and more while that takes next to no memory; out of memory, passes are halved.
+    """
+    bound = not _free(subject)
+    queue = deque(_in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows)), gradient))
+    while queue:
+        run, items = queue.popleft()
+        try:
+            found = work(run, items)
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error) or len(run) < 2 or bound:
+                raise
+            subject.notes.most = len(run) // 2
+            rest = torch.cat([items, *(more for _, more in queue)])
+            queue = deque(_packed(subject, rows, rest, gradient))
+            continue
+        yield items, found
+
+
+def of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
+    """The values of items, and something else for those that only fill a place."""
+    return torch.where(items < 0, torch.as_tensor(otherwise, dtype=values.dtype), values[items.clamp(min=0)])
+
+
+def _packed(subject: Subject, rows: Tensor, items: Tensor, gradient: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    for some in items.split(_most(subject, gradient)):
+        yield rows[some], some
+
+
+def _in_place(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    waiting: list[deque[int]] = [deque() for _ in range(subject.rows)]
+    for item, row in enumerate(rows.tolist()):
+        waiting[row].append(item)
+    for _ in range(max(map(len, waiting))):
+        yield torch.arange(subject.rows), torch.tensor([one.popleft() if one else -1 for one in waiting])
+
+
+def _most(subject: Subject, gradient: bool) -> int:
+    if subject.batch_size is not None:
+        most = subject.batch_size
+    else:
+        small = _SMALL if gradient else 8 * _SMALL  # without a graph, few activations live at a time
+        more = int(small // max(subject.notes.bytes_per_row, 1))
+        most = max(subject.batch, min(more, _MOST))
+    return max(1, min(most, subject.notes.most or most))
+
+
+def _free(subject: Subject) -> bool:
+    """Whether a row has the same score in another place, among another number of rows.
+
+    A target function may close over one entry per row, and a held input may go with the rows in a way that cannot be
+    seen; both show when the rows are turned round and one of them comes twice.
+    """
+    if len(subject.inputs) == 1 and not callable(subject.target):
+        return True
+    notes = subject.notes
+    if notes.free is None:
+        score = subject.facts.score if subject.facts.score is not None else subject.pinned().run(gradient=False).score
+        order = torch.tensor([*reversed(range(subject.rows)), 0][: subject.batch_size])
+        notes.free = _scores_alike(subject.take(order), score[order.to(score.device)])
+    return notes.free
+
+
+def _scores_alike(moved: Subject, expected: Tensor) -> bool:
+    try:
+        found = moved.run(gradient=False).score
+    except Exception:  # whatever the model or the target says to another number of rows
+        return False
+    near = 0.05 if torch.finfo(expected.dtype).bits < 32 else 1e-3
+    return bool((found - expected).abs().max() <= near * expected.abs().max())
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    kinds: Any = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "not enough memory" in str(error) or "can't allocate memory" in str(error)

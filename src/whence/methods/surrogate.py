@@ -1,0 +1,137 @@
+"""Linear models of the score as a function of which units are there: KernelSHAP and LIME."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from whence.coalitions import Players, every, listed, players
+from whence.errors import warn
+from whence.methods import method
+from whence.noise import generator
+from whence.registry import Bounds
+from whence.subject import Subject
+
+
+@method(
+    "kernel_shap",
+    paper="Lundberg & Lee 2017, arXiv:1705.07874; pairs as in Covert & Lee 2021, arXiv:2012.01536",
+    propagates=False,
+    reference=True,
+    at=False,
+    complete=True,
+)
+def kernel_shap(
+    subject: Subject, *, units: Any = "auto", samples: Annotated[int, Bounds(low=4)] = 512
+) -> dict[str, Tensor]:
+    """Shapley values by least squares, min Σ_z π(z)·(f(z) − f(x') − φ·z)² with Σφ = f(x) − f(x') kept exactly.
+
+    π(z) = (n−1) / (C(n,|z|)·|z|·(n−|z|)). All 2ⁿ coalitions z are taken where they are no more than `samples`, and the
+    answer is the exact one; beyond, `samples` of them drawn by π, each with its complement. A unit's value is shared
+    equally among its elements.
+    """
+    game = players(subject, units)
+    coalitions = [_by_kernel(subject, row, n, samples) for row, n in enumerate(game.counts)]
+    scores = game.evaluate([listed(z) for z, _ in coalitions])
+    game.started(scores)
+    _warn_if_few(game, samples // 2, samples)
+    found = [_constrained(z, weight, v) for (z, weight), v in zip(coalitions, scores, strict=True)]
+    return game.spread(found, shared=True)
+
+
+@method("lime", paper="Ribeiro, Singh & Guestrin 2016, arXiv:1602.04938", propagates=False, reference=True, at=False)
+def lime(
+    subject: Subject,
+    *,
+    units: Any = "auto",
+    samples: Annotated[int, Bounds(low=2)] = 512,
+    width: Annotated[float, Bounds(low=0, open_low=True)] = 0.25,
+    ridge: Annotated[float, Bounds(low=0)] = 0.0,
+) -> dict[str, Tensor]:
+    """A linear model of the score near the input, min Σ_z π(z)·(f(z) − b − φ·z)² + ridge·|φ|² over random masks z.
+
+    π(z) = exp(−d²/width²), d = 1 − √(|z|/n) the cosine distance of z from the whole input. Each unit is there with
+    probability ½; all 2ⁿ masks are taken where they are no more than `samples`. Every element of a unit gets the
+    unit's φ.
+    """
+    game = players(subject, units)
+    masks = [_at_random(subject, row, n, samples) for row, n in enumerate(game.counts)]
+    scores = game.evaluate([listed(z) for z in masks])
+    if ridge == 0:
+        _warn_if_few(game, samples - 1, samples)
+    return game.spread([_near(z, v, width, ridge) for z, v in zip(masks, scores, strict=True)])
+
+
+# ---- coalitions: nobody first, everybody last ----
+
+
+def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Coalitions (m, n) and their weights (m,); the two ends have none, being kept exactly."""
+    if 2**n <= samples:
+        z = every(n).at(torch.arange(2**n))
+        kernel = [0.0] + [(n - 1) / (math.comb(n, s) * s * (n - s)) for s in range(1, n)] + [0.0]
+        return z, torch.tensor(kernel, dtype=torch.float64)[z.sum(1)]
+    draw, pairs = generator(subject, row), samples // 2 - 1
+    s = torch.arange(1, n, dtype=torch.float64)
+    size = 1 + torch.multinomial(1 / (s * (n - s)), pairs, replacement=True, generator=draw)
+    order = torch.rand(pairs, n, generator=draw, dtype=torch.float64).argsort(1)
+    half = order < size[:, None]  # a random permutation's first ones
+    ends = torch.tensor([[False], [True]]).expand(2, n)
+    z = torch.cat([ends[:1], half, ~half, ends[1:]])
+    weight = torch.ones(len(z), dtype=torch.float64)
+    weight[0] = weight[-1] = 0
+    return z, weight
+
+
+def _at_random(subject: Subject, row: int, n: int, samples: int) -> Tensor:
+    """Masks (m, n), the whole input among them."""
+    if 2**n <= samples:
+        return every(n).at(torch.arange(2**n))
+    z = torch.rand(samples, n, generator=generator(subject, row)) < 0.5
+    z[-1] = True
+    return z
+
+
+def _warn_if_few(game: Players, directions: int, samples: int) -> None:
+    """Samples that cannot determine the model's numbers; a mask and its complement speak of one direction."""
+    most = max(game.counts)
+    if 2**most > samples and directions <= most:
+        warn(
+            f"{game.subject.method}: {samples} samples cannot tell {most} units apart, so the smallest of many "
+            "solutions was taken. Give more samples, or coarser units (units=8: blocks of 8 × 8 pixels)."
+        )
+
+
+# ---- least squares, in float64 ----
+
+
+def _constrained(z: Tensor, weight: Tensor, v: Tensor) -> Tensor:
+    """φ (n, k) with Σφ = v(everybody) − v(nobody): an equal share for each, and what is left by least squares.
+
+    Rows z − |z|/n sum to 0, so the smallest solution does too.
+    """
+    n, whole = z.shape[1], v[-1:] - v[:1]
+    present = z.double().mean(1, keepdim=True)  # |z| / n
+    left = _least(z.double() - present, v - v[:1] - present * whole, weight)
+    return whole / n + left - left.mean(0)
+
+
+def _near(z: Tensor, v: Tensor, width: float, ridge: float) -> Tensor:
+    """φ (n, k) of the model b + φ·z; b drops out when both sides are centred."""
+    distance = 1 - z.double().mean(1).sqrt()
+    weight = torch.exp(-((distance / width) ** 2))
+    share = weight[:, None] / weight.sum()
+    return _least(z.double() - (share * z).sum(0), v - (share * v).sum(0), weight, ridge)
+
+
+def _least(a: Tensor, y: Tensor, weight: Tensor, ridge: float = 0.0) -> Tensor:
+    """The smallest x that minimises Σ weight·(a x − y)² + ridge·|x|²."""
+    a, y = a * weight.sqrt()[:, None], y * weight.sqrt()[:, None]
+    if ridge == 0:
+        return torch.linalg.lstsq(a, y, driver="gelsd").solution
+    if len(a) < a.shape[1]:
+        return a.T @ torch.linalg.solve(a @ a.T + ridge * torch.eye(len(a), dtype=a.dtype), y)
+    return torch.linalg.solve(a.T @ a + ridge * torch.eye(a.shape[1], dtype=a.dtype), a.T @ y)

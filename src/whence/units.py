@@ -1,0 +1,149 @@
+"""Units: what is removed together, from the parameter `units` to a number for each element of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, ParameterError, did_you_mean
+from whence.subject import Subject
+
+NAMES = ("auto", "elements", "grid", "pixels", "tokens", "words")
+SIDE = 4  # of the blocks of "grid"
+
+
+def numbered(subject: Subject, units: Any) -> dict[str, Tensor]:
+    """Each explained input's unit numbers, in a shape that broadcasts to it, one row or all; below 0: never removed."""
+    return {name: _numbers(subject, name, given) for name, given in _by_name(subject, units).items()}
+
+
+def explained(subject: Subject) -> list[str]:
+    """The names of the explained inputs; ids that enter two embeddings have two values and one name."""
+    return list(dict.fromkeys(key.partition("#")[0] for key in subject.values))
+
+
+def channel_axis(subject: Subject, name: str) -> int | None:
+    """The axis of an input that has no places: the hidden one of tokens, the channels of images and signals."""
+    shape = subject.inputs[name].shape
+    if subject.roles.get(name) == "ids" or len(shape) < 3:
+        return None
+    return 2 if subject.tokens(name, shape) else 1
+
+
+def places(subject: Subject, name: str) -> list[int]:
+    """The axes of an input along which it has places: tokens, pixels, positions or features."""
+    return [axis for axis in range(1, subject.inputs[name].dim()) if axis != channel_axis(subject, name)]
+
+
+def along(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
+    """Numbers that count blocks along some axes, in the order of memory; every other axis has the length 1."""
+    numbers = torch.zeros([1] * len(shape), dtype=torch.long)
+    for axis in axes:
+        block = torch.arange(shape[axis]) // side
+        numbers = numbers * (int(block[-1]) + 1) + block.view([-1 if a == axis else 1 for a in range(len(shape))])
+    return numbers
+
+
+def _by_name(subject: Subject, units: Any) -> dict[str, Any]:
+    names = explained(subject)
+    if isinstance(units, Mapping):
+        for name in units:
+            if name not in names:
+                raise ParameterError(
+                    f"{subject.method}: units= names {name!r}, which is no explained input. "
+                    f"{did_you_mean(str(name), names)}"
+                )
+        return {name: units.get(name, "auto") for name in names}
+    if isinstance(units, Tensor) and len(names) > 1:
+        raise ParameterError(
+            f"{subject.method}: units= is one tensor, and {len(names)} inputs are explained.\n"
+            f"  Give a dict by input name: {', '.join(map(repr, names))}."
+        )
+    return dict.fromkeys(names, units)
+
+
+def _numbers(subject: Subject, name: str, units: Any) -> Tensor:
+    shape = subject.inputs[name].shape
+    if isinstance(units, Tensor):
+        return _given(subject, name, units)
+    if isinstance(units, Integral) and not isinstance(units, bool) and int(units) > 0:
+        return _blocks(subject, name, int(units))
+    if not isinstance(units, str):
+        raise ParameterError(
+            f"{subject.method}: units={units!r} is not allowed.\n  Give one of {', '.join(map(repr, NAMES))}, the side "
+            "of a block (at least 1), an integer tensor that numbers the units, or a dict by input name."
+        )
+    if units == "elements":
+        return along(shape, range(1, len(shape)))
+    if units == "grid":
+        return _blocks(subject, name, SIDE)
+    if units in ("auto", "tokens", "pixels"):
+        return along(shape, _named_axes(subject, name, units))
+    if units == "words":
+        raise InputError(
+            f'{subject.method}: units="words" needs the number of each token\'s word, and a bare model knows none for '
+            f"{name!r}.\n  Give units= an integer tensor {tuple(shape)} of word numbers, -1 for what is never removed."
+        )
+    raise ParameterError(f"{subject.method}: units={units!r} is not known. {did_you_mean(units, NAMES)}")
+
+
+def _named_axes(subject: Subject, name: str, units: str) -> list[int]:
+    shape, ids = subject.inputs[name].shape, subject.roles.get(name) == "ids"
+    fits = {"pixels": len(shape) > 2 and not ids, "tokens": ids or len(shape) == 3}
+    if not fits.get(units, True):
+        form = {"pixels": "(rows, channels, height, width)", "tokens": "(rows, n, hidden), or ids"}[units]
+        raise InputError(
+            f"{subject.method}: units={units!r} needs an input {form}, and {name!r} is {tuple(shape)}.\n"
+            '  Leave units out, or give units="elements".'
+        )
+    if units == "auto" or ids:
+        return places(subject, name)
+    return [1] if units == "tokens" else list(range(2, len(shape)))
+
+
+def _blocks(subject: Subject, name: str, side: int) -> Tensor:
+    """Squares of pixels, stretches of tokens or positions; padding is not counted."""
+    shape, axes = subject.inputs[name].shape, places(subject, name)
+    real = subject.real(name, shape)
+    if real is None:
+        return along(shape, axes, side)
+    rank = real.cpu().long().cumsum(1) - 1
+    return (rank.clamp(min=0) // side).view(*rank.shape, *[1] * (len(shape) - 2))
+
+
+def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
+    """A tensor of the user's, one row or all rows, with or without the channels."""
+    if units.is_floating_point() or units.is_complex() or units.dtype == torch.bool:
+        raise ParameterError(
+            f"{subject.method}: units= holds {units.dtype}, and it numbers the units.\n"
+            "  Give whole numbers, the same for what is removed together; below 0 is never removed."
+        )
+    shape, channel = (subject.batch, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
+    forms = [units, units[None]]
+    forms += [form.unsqueeze(channel) for form in forms if channel is not None and form.dim() == len(shape) - 1]
+    found = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}
+    if not found:
+        raise InputError(
+            f"{subject.method}: units= has the shape {tuple(units.shape)}, and the input {name!r} is {shape}.\n"
+            "  Give one number per element, or one row of them for all rows; the channel axis may be left out."
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"{subject.method}: units= has the shape {tuple(units.shape)}, which for the input {name!r} {shape} may be "
+            "one row with its channels or all rows without them.\n"
+            f"  Give it all {len(shape)} dimensions, of length 1 where one serves all."
+        )
+    (numbers,) = found.values()
+    chosen = numbers if len(numbers) == 1 else numbers[list(subject.places)]
+    return chosen.detach().cpu().long()
+
+
+def _fits(given: Sequence[int], shape: Sequence[int], channel: int | None) -> bool:
+    return len(given) == len(shape) and all(
+        size == full or (size == 1 and axis in (0, channel))
+        for axis, (size, full) in enumerate(zip(given, shape, strict=True))
+    )

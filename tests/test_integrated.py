@@ -1,0 +1,276 @@
+"""What integrated gradients say of themselves: gaps, budgets, memory, rows that leave, and mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whence
+from tests.hf import FAMILIES
+from tests.models import CASES, close
+
+
+def smooth(rows: int = 4) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3)).double()
+    return model, torch.randn(rows, 6).double() * 2
+
+
+def ig(model: Any, inputs: Any, **options: Any) -> whence.Attribution:
+    return whence.explain(model, inputs, method="integrated_gradients", **options)
+
+
+def family(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    return FAMILIES[name].build("sdpa"), FAMILIES[name].inputs()
+
+
+def error(a: whence.Attribution, fine: whence.Attribution) -> Tensor:
+    return (a.values - fine.values).flatten(1).abs().sum(1) / fine.values.flatten(1).abs().sum(1)
+
+
+# ---- the answer and what it says ----
+
+
+@pytest.mark.parametrize("tolerance", [0.1, 0.01, 1e-4, 1e-7])
+def test_the_tolerance_is_kept_and_reported(tolerance: float) -> None:
+    model, x = smooth(16)
+    a, fine = ig(model, x, target=0, tolerance=tolerance), ig(model, x, target=0, steps=200)
+    assert float(a.gap.max()) <= tolerance
+    assert float(error(a, fine).max()) <= 1.5 * tolerance
+    receipt = a.receipt
+    assert receipt["scheme"] == "gradients"
+    assert receipt["tolerance"] == tolerance
+    assert len(receipt["gradient_evaluations"]) == len(receipt["tolerance_reached"]) == 16
+    assert max(receipt["tolerance_reached"]) <= tolerance
+    assert all(receipt["converged"])
+
+
+def test_gap_and_residual_follow_their_definition() -> None:
+    model, x = smooth()
+    a = ig(model, x, target=1, rule="right", steps=3, baseline=0.3)
+    rise = (model(x) - model(torch.full_like(x, 0.3)))[:, 1].detach()
+    residual = a.values.sum(1) - rise
+    close(a.residual, residual, 1e-12)
+    scores = torch.stack([a.output_value, a.baseline_value]).abs().amax(0)
+    close(a.gap, residual.abs() / torch.maximum(rise.abs(), 0.1 * scores), 1e-12)
+    close(a.baseline_value, model(torch.full_like(x, 0.3))[:, 1].detach(), 1e-12)
+    assert whence.explain(model, x, method="gradient", baseline=0.3).gap is None
+
+
+def test_a_row_whose_score_does_not_change_can_stop() -> None:
+    a = ig(lambda x: 5 + x[:, :1] - x[:, 1:], torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    assert all(a.receipt["converged"])
+    close(a.values, torch.tensor([[1.0, -1.0], [2.0, -2.0]]), 1e-6)
+
+
+def test_rows_leave_when_they_are_done_and_easy_rows_cost_little() -> None:
+    model, x = smooth(2)
+    a = ig(model, torch.cat([x * 1e-3, x * 4]), target=0, tolerance=1e-5)
+    easy, hard = a.receipt["gradient_evaluations"][:2], a.receipt["gradient_evaluations"][2:]
+    assert max(easy) == 5 < min(hard)
+
+
+def test_rows_that_do_not_come_within_the_tolerance_are_named() -> None:
+    model, x = smooth()
+    hard = torch.cat([x[:1] * 1e-3, x[1:] * 10])
+    with pytest.warns(whence.WhenceWarning, match=r"rows \[1, 2, 3\] did not reach the tolerance of 1e-08.*max_steps"):
+        a = ig(model, hard, target=0, tolerance=1e-8, max_steps=20)
+    assert a.receipt["converged"] == [True, False, False, False]
+    assert max(a.receipt["gradient_evaluations"]) <= 20
+    with pytest.warns(whence.WhenceWarning, match=r"rows \[1, 2, 3\]"):  # by their places in the user's batch
+        split = ig(model, hard, target=0, tolerance=1e-8, max_steps=20, batch_size=4)
+    close(split.values, a.values, 1e-12)
+
+
+def test_a_kink_is_met_by_secants_and_rules_of_ones_own_by_gradients() -> None:
+    model, x = CASES["residual_cnn"].make()
+    assert ig(model, x).receipt["scheme"] == "secants"
+    own = ig(model, x, rules={"relu": whence.derivative}, tolerance=0.5)
+    assert own.receipt["scheme"] == "gradients"
+
+
+def test_zero_embeddings_under_an_rms_norm_are_flagged_with_the_advice() -> None:
+    model, inputs = family("llama")
+    with pytest.warns(whence.WhenceWarning, match=r'the line leaves the baseline.*"pad" or "mean"'):
+        a = ig(model, inputs, target=FAMILIES["llama"].target)
+    assert not all(a.receipt["converged"])
+    better = ig(model, inputs, target=FAMILIES["llama"].target, baseline="mean")
+    assert all(better.receipt["converged"])
+
+
+# ---- inputs of every kind ----
+
+
+def test_several_inputs_ids_and_layers() -> None:
+    model, x = smooth()
+
+    def two(a: Tensor, b: Tensor) -> Tensor:
+        return model(a * b.tanh())
+
+    both = ig(two, (x, x + 1), target=0, baseline=(0.0, 0.5))
+    assert float(both.gap.max()) <= 0.01
+    bert, inputs = family("bert")
+    a = ig(bert, inputs, target=1)
+    assert a.values.shape == inputs["input_ids"].shape
+    assert float(a.gap.max()) <= 0.01
+    layer = ig(bert, inputs, target=1, at="bert.encoder.layer.0")
+    assert float(layer.gap.max()) <= 0.01
+    close(layer.output_value, a.output_value, 1e-6)
+
+
+def test_layer_neuron_and_conductance() -> None:
+    """Layer IG is at=; neuron IG a function of a hidden unit; conductance their sum over units, by the chain rule."""
+    model, x = smooth()
+    layer = ig(model, x, target=0, at="1", tolerance=1e-6)
+    close(layer.values.sum(1), (model(x) - model(torch.zeros_like(x)))[:, 0].detach(), 1e-5)
+    hidden = nn.Sequential(*list(model)[:2])
+    neuron = ig(hidden, x, target=lambda h: h[:, 3], tolerance=1e-6)
+    close(neuron.values.sum(1), (hidden(x) - hidden(torch.zeros_like(x)))[:, 3].detach(), 1e-5)
+
+
+def test_conductance_as_the_readme_has_it() -> None:
+    """A hidden layer's path while the input moves straight: path_integrated_gradients of the rest of the model."""
+    model, x = smooth()
+    hidden, rest = nn.Sequential(*list(model)[:2]), nn.Sequential(*list(model)[2:])
+    a = whence.explain(
+        rest,
+        hidden(x).detach(),
+        method="path_integrated_gradients",
+        target=0,
+        path=lambda alpha: hidden(alpha * x),
+        tolerance=1e-6,
+    )
+    steps = (torch.arange(2000).double() + 0.5) / 2000
+    expected = torch.zeros_like(a.values)
+    for alpha in steps:
+        h = hidden(alpha * x).detach().requires_grad_()
+        speed = (hidden((alpha + 1e-5) * x) - hidden((alpha - 1e-5) * x)) / 2e-5
+        expected += torch.autograd.grad(rest(h)[:, 0].sum(), h)[0] * speed.detach() / 2000
+    close(a.values, expected, 1e-5)
+
+
+def test_padding_stays_where_it_is() -> None:
+    bert, inputs = family("bert")
+    a = ig(bert, inputs, target=0, baseline=0.7)
+    padding = inputs["attention_mask"] == 0
+    assert bool(padding.any())
+    assert bool((a.raw[padding] == 0).all())
+
+
+# ---- passes ----
+
+
+SEEN: list[int] = []  # rows per pass; a model's own list would be put back as it was
+
+
+class Counted(nn.Module):
+    """A model that takes at most so many rows at once."""
+
+    def __init__(self, inner: nn.Module, most: int = 10**9) -> None:
+        super().__init__()
+        self.inner, self.most = inner, most
+        SEEN.clear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.append(len(x))
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("rule", ["adaptive", "gauss_legendre"])
+def test_passes_are_no_larger_than_asked_for_and_halve_when_memory_runs_out(rule: str) -> None:
+    model, x = smooth(3)
+    plain = ig(model, x, target=0, rule=rule)
+    counted = Counted(model)
+    close(ig(counted, x, target=0, rule=rule, batch_size=2).values, plain.values, 1e-12)
+    assert max(SEEN) <= 2
+    small = Counted(model, most=5)
+    close(ig(small, x, target=0, rule=rule).values, plain.values, 1e-12)
+    assert max(SEEN[-3:]) <= 5
+    with pytest.raises(torch.OutOfMemoryError):
+        ig(Counted(model, most=0), x, target=0, rule=rule)
+
+
+def test_large_rows_go_in_passes_of_the_users_batch() -> None:
+    torch.manual_seed(0)
+    model = Counted(nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)))
+    x = torch.randn(3, 3, 96, 96)
+    model(x)
+    SEEN.clear()
+    ig(model, x, target=0)
+    assert set(SEEN) <= {1, 2, 3}
+
+
+def test_a_target_function_may_know_its_rows_by_their_places() -> None:
+    model, x = smooth(3)
+    classes = torch.tensor([0, 2, 1])
+    expected = ig(model, x, target=classes)
+    bound = ig(model, x, target=lambda y: y[torch.arange(3), classes])
+    close(bound.values, expected.values, 1e-12)
+    counted = Counted(model)
+    ig(counted, x, target=lambda y: y[:, 0])
+    assert max(SEEN) > 3  # this one does not, so rows are packed
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps=0 is not allowed"),
+        ({"steps": 2.5}, "steps=2.5 is not allowed"),
+        ({"tolerance": 0}, "tolerance=0.0 is not allowed"),
+        ({"tolerance": -1}, "above 0"),
+        ({"max_steps": 1}, "max_steps=1 is not allowed"),
+        ({"rule": "simpson"}, "rule='simpson' is not allowed"),
+        ({"baseline": torch.zeros(2, 5)}, r"shape \(2, 5\), and the input is \(4, 6\)"),
+        ({"baseline": float("nan")}, "Give a finite number"),
+        ({"baseline": torch.full((6,), float("nan"))}, "not finite"),
+        ({"baseline": []}, "list of baselines is empty"),
+        ({"baseline": "blurr"}, "Did you mean 'blur'"),
+        ({"baseline": "blur"}, "one of images"),
+        ({"baseline": "pad"}, "one of ids"),
+        ({"baseline": object()}, "Give a number, a tensor like the input, a name"),
+    ],
+)
+def test_mistakes_have_named_errors(options: dict[str, Any], message: str) -> None:
+    model, x = smooth()
+    with pytest.raises(whence.WhenceError, match=message):
+        ig(model, x, target=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (lambda x: [torch.zeros_like(x), x + 1], "does not end at the input: 'input' is off by up to 1"),
+        (lambda x: [x], "is no path"),
+        (lambda x: [torch.zeros(2, 2), x], r"Way-point 0 of the path has a tensor of shape \(2, 2\)"),
+        (lambda x: [x * float("nan"), x], "not finite"),
+        (lambda x: lambda alpha: x * alpha.item(), "derivative by α is 0"),
+        (lambda x: lambda alpha: x * (alpha + 1), "does not end at the input"),
+        (lambda x: 3, "path=3 is no path"),
+    ],
+)
+def test_a_bad_path_is_refused(path: Any, message: str) -> None:
+    model, x = smooth()
+    with pytest.raises(whence.ParameterError, match=message):
+        whence.explain(model, x, method="path_integrated_gradients", target=0, path=path(x))
+
+
+def test_a_path_and_a_baseline_do_not_go_together() -> None:
+    model, x = smooth()
+    with pytest.raises(whence.ParameterError, match="A path has its own start"):
+        whence.explain(model, x, method="path_integrated_gradients", path=[x * 0, x], baseline=0)
+
+
+def test_a_path_by_rows_goes_with_its_rows() -> None:
+    model, x = smooth(5)
+    points = [torch.randn_like(x), torch.randn_like(x), x]
+    whole = whence.explain(model, x, method="path_integrated_gradients", target=0, path=points)
+    split = whence.explain(model, x, method="path_integrated_gradients", target=0, path=points, batch_size=2)
+    close(split.values, whole.values, 1e-12)
