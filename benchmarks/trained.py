@@ -246,13 +246,13 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def trained_on_digits(kind: type[nn.Module], epochs: int) -> nn.Module:
+def trained_on_digits(kind: type[nn.Module], epochs: int, rate: float) -> nn.Module:
     """A classifier of digits, the same every time; the first 1,500 digits are for training."""
     images, labels = _digits()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = kind()
-        optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+        optimiser = torch.optim.Adam(model.parameters(), lr=rate)
         for _ in range(epochs):
             for rows in torch.randperm(1500).split(64):
                 loss = F.cross_entropy(model(images[rows]), labels[rows])
@@ -265,13 +265,13 @@ def trained_on_digits(kind: type[nn.Module], epochs: int) -> nn.Module:
 def vit(rows: int = 32) -> Trained:
     """The small ViT on digits, from black."""
     x = _digits()[0][1500 : 1500 + rows]
-    return _classifier(trained_on_digits(ViT, 20), x, torch.zeros_like(x))
+    return _classifier(trained_on_digits(ViT, 15, 4e-3), x, torch.zeros_like(x))
 
 
 def cnn(rows: int = 32) -> Trained:
     """The max-pool CNN on digits, from black."""
     x = _digits()[0][1500 : 1500 + rows]
-    return _classifier(trained_on_digits(MaxPoolCNN, 20), x, torch.zeros_like(x))
+    return _classifier(trained_on_digits(MaxPoolCNN, 20, 2e-3), x, torch.zeros_like(x))
 
 
 def _classifier(model: nn.Module, x: Tensor, before: Tensor) -> Trained:

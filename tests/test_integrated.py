@@ -198,7 +198,7 @@ def test_passes_are_no_larger_than_asked_for_and_halve_when_memory_runs_out(rule
 def test_large_rows_go_in_passes_of_the_users_batch() -> None:
     torch.manual_seed(0)
     model = Counted(nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)))
-    x = torch.randn(3, 3, 96, 96)
+    x = torch.randn(3, 3, 192, 192)
     model(x)
     SEEN.clear()
     ig(model, x, target=0)

@@ -43,7 +43,7 @@ ALLOWED = {  # who may import what of whence at run time
     "baselines": {"errors", "references", "subject"},
     "quadrature": set(),
     "many": {"subject"},
-    "lines": {"errors", "many", "subject"},
+    "lines": {"engine", "errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
     "adapters": {"errors", "subject"},
     "keep": {"errors", "engine", "subject", "passes"},

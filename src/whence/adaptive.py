@@ -19,6 +19,7 @@ from whence.quadrature import panels
 
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
+_SHARE_OF_PIECES = 0.65  # and pieces with this one
 _OPTIMISM = 1.25  # the two interpolants differ by the coarser one's error, several times the finer one's
 _LEFT = {2: 0.5, 4: 0.2}  # of the change from pieces to halves or quarters, the error left; from trained ReLU nets
 
@@ -170,7 +171,7 @@ class Secants(State):
         self.before = self.score - rise
         self.gap = abs(rise - float(self.total.double().sum())) / size_of(self.score, self.before)
         self.error = self._estimate(goal, sizes)
-        limit = _SHARE * max(leaf.size for leaf in self.leaves.values())
+        limit = _SHARE_OF_PIECES * max(leaf.size for leaf in self.leaves.values())
         worst = [p for p, leaf in self.leaves.items() if leaf.size >= limit and p[2] - p[1] > _NARROWEST]
         count = 4 if 4 * goal.reach < self.error < float("inf") else 2
         self.split = {piece: _parts(piece, count) for piece in worst}

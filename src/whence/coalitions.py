@@ -58,10 +58,10 @@ class Players:
             inside = [coalitions[row].at(which[run == row]) for row in run.unique().tolist()]
             some = subject.take(run).valued(self._values(run, inside))
             with _replacing(subject):
-                return some.run(gradient=False).score.detach().cpu().double()
+                return some.run_again(gradient=False).score.detach().cpu().double()
 
         with bar(len(rows), subject.progress, subject.method) as count:
-            for items, scores in batches(subject, rows, work, gradient=False):
+            for items, scores in batches(subject, rows, work, cost=0.25):
                 real = items >= 0
                 for row in rows[items[real]].unique().tolist():
                     here = real & (rows[items] == row)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.call import derivative
 from whence.errors import ParameterError
 from whence.many import batches, of
 from whence.subject import Subject
@@ -141,18 +142,18 @@ def _short(value: Any) -> str:
 
 
 def slopes(
-    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, alpha: Tensor, rules: Mapping[str, Any]
+    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, alpha: Tensor
 ) -> Iterator[tuple[int, float, Tensor]]:
     """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         values, velocity = lines.place(run, of(line, items, 0), of(alpha, items, 1))
         there = subject.take(run).valued(values)
-        found = there.run(rules).pull()
+        found = (there.run_again() if subject.notes.backwards else there.run({"*": derivative})).pull()
         assert there.facts.score is not None
         return there.facts.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
 
-    return _one_by_one(subject, rows, work)
+    return _one_by_one(subject, rows, work, cost=0.8)
 
 
 def secants(
@@ -170,13 +171,13 @@ def secants(
         step = {key: m[:, 0] * (after.values[key] - before.values[key]) for key, m in found.items()}
         return (after.facts.score.double() - before.facts.score.double())[:, 0], joined(step)
 
-    return _one_by_one(subject, rows, work)
+    return _one_by_one(subject, rows, work, cost=1.6)
 
 
 def _one_by_one(
-    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], cost: float
 ) -> Iterator[tuple[int, float, Tensor]]:
-    for items, (score, found) in batches(subject, rows, work):
+    for items, (score, found) in batches(subject, rows, work, cost=cost):
         for place, item in enumerate(items.tolist()):
             if item >= 0:
                 yield item, float(score[place]), found[place]

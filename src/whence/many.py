@@ -12,20 +12,20 @@ from torch import Tensor
 from whence.subject import Subject
 
 T = TypeVar("T")
-_SMALL = 8 << 20  # bytes of activations up to which more rows than the user's go into one pass
-_MOST = 1024  # rows
+_SMALL, _FEW = 16 << 20, 64  # so many rows go into one pass at least, as long as their activations have so few bytes
 
 
 def batches(
-    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], T], *, gradient: bool = True
+    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], T], *, cost: float = 1.0
 ) -> Iterator[tuple[Tensor, T]]:
     """Do `work(rows, items)` for items that each stand in a row of the subject, in order and as many at once as fit.
 
-    Where rows must keep their places, every pass has all of them, and an item −1 only fills its place. A pass takes as
-    many rows as the user's batch has, and more while that takes next to no memory; out of memory, passes are halved.
+    Where rows must keep their places, every pass has all of them, and an item −1 only fills its place. A pass takes
+    about the memory of a forward+backward of the user's batch, `cost` being one item's share of that against a row's,
+    and a few megabytes at least; out of memory, passes are halved.
     """
     bound = not _free(subject)
-    queue = deque(_in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows)), gradient))
+    queue = deque(_in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows)), cost))
     while queue:
         run, items = queue.popleft()
         try:
@@ -35,7 +35,7 @@ def batches(
                 raise
             subject.notes.most = len(run) // 2
             rest = torch.cat([items, *(more for _, more in queue)])
-            queue = deque(_packed(subject, rows, rest, gradient))
+            queue = deque(_packed(subject, rows, rest, cost))
             continue
         yield items, found
 
@@ -45,8 +45,8 @@ def of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
     return torch.where(items < 0, torch.as_tensor(otherwise, dtype=values.dtype), values[items.clamp(min=0)])
 
 
-def _packed(subject: Subject, rows: Tensor, items: Tensor, gradient: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    for some in items.split(_most(subject, gradient)):
+def _packed(subject: Subject, rows: Tensor, items: Tensor, cost: float) -> Iterator[tuple[Tensor, Tensor]]:
+    for some in items.split(_most(subject, cost)):
         yield rows[some], some
 
 
@@ -58,13 +58,12 @@ def _in_place(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]
         yield torch.arange(subject.rows), torch.tensor([one.popleft() if one else -1 for one in waiting])
 
 
-def _most(subject: Subject, gradient: bool) -> int:
+def _most(subject: Subject, cost: float) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        small = _SMALL if gradient else 8 * _SMALL  # without a graph, few activations live at a time
-        more = int(small // max(subject.notes.bytes_per_row, 1))
-        most = max(subject.batch, min(more, _MOST))
+        few = min(_FEW, int(_SMALL // max(subject.notes.bytes_per_row, 1)))
+        most = int(max(subject.batch, few) / cost)
     return max(1, min(most, subject.notes.most or most))
 
 
@@ -74,7 +73,8 @@ def _free(subject: Subject) -> bool:
     A target function may close over one entry per row, and a held input may go with the rows in a way that cannot be
     seen; both show when the rows are turned round and one of them comes twice.
     """
-    if len(subject.inputs) == 1 and not callable(subject.target):
+    held = [value for name, value in subject.inputs.items() if subject.underneath.get(name, "fixed") == "fixed"]
+    if not callable(subject.target) and all(_goes_with_rows(value, subject.rows) for value in held):
         return True
     notes = subject.notes
     if notes.free is None:
@@ -82,6 +82,13 @@ def _free(subject: Subject) -> bool:
         order = torch.tensor([*reversed(range(subject.rows)), 0][: subject.batch_size])
         notes.free = _scores_alike(subject.take(order), score[order.to(score.device)])
     return notes.free
+
+
+def _goes_with_rows(value: Any, rows: int) -> bool:
+    """Whether an input plainly has one entry per row, or nothing to do with them."""
+    if isinstance(value, Tensor):
+        return value.dim() > 0 and len(value) == rows and rows not in value.shape[1:]
+    return value is None or isinstance(value, str | int | float)
 
 
 def _scores_alike(moved: Subject, expected: Tensor) -> bool:

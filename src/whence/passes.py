@@ -38,6 +38,7 @@ class Plan:
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
+    light: bool = False  # a further pass of a model that was seen before, under no rule
 
 
 IN_PLACE = "modified by an inplace operation"
@@ -96,17 +97,19 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         parameters=plan.parameters,
         gradient=plan.gradient,
         marks=plan.marks,
+        light=plan.light,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:
         rewind(subject.root)
-    with torch.set_grad_enabled(plan.gradient), watched(subject.root, flow):
+    with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
             output = subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
             flow.log.quiet = not callable(subject.target)
             held = targets.scores(output, subject.target, subject.output, subject.rows, subject.mask(False))
-            flow.is_live(held)  # audits the last stretch
+            if not plan.light:
+                flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score)
     subject.notes.add(flow, subject.rows)
@@ -241,7 +244,8 @@ class Pass:
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 raise
             self.subject.notes.take_back(self.flow)
-            return run(self.subject, replace(self.plan, copies=True)).pull(rules)  # written for inference
+            self.subject.notes.plain = False
+            return run(self.subject, replace(self.plan, copies=True, light=False)).pull(rules)  # written for inference
         if all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return {

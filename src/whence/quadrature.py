@@ -28,25 +28,22 @@ def fixed(rule: str, steps: int) -> tuple[NDArray[np.float64], NDArray[np.float6
 def panels(nodes: Nodes, points: int) -> NDArray[np.float64]:
     """Weights (panels, nodes): row p integrates, over [node p, node p+1], the interpolant through the `points` nodes
     around it."""
-    points = min(points, len(nodes))
-    found = np.zeros((len(nodes) - 1, len(nodes)))
-    for p in range(len(nodes) - 1):
-        first = max(0, min(p - (points - 2) // 2, len(nodes) - points))
-        width = nodes[p + 1] - nodes[p]
-        around = tuple((node - nodes[p]) / width for node in nodes[first : first + points])
-        found[p, first : first + points] = width * np.array(_cardinals(around))
+    x = np.asarray(nodes, dtype=np.float64)
+    points, count = min(points, len(x)), len(x) - 1
+    first = np.clip(np.arange(count) - (points - 2) // 2, 0, len(x) - points)
+    around = first[:, None] + np.arange(points)  # (panels, points)
+    width = np.diff(x)
+    relative = (x[around] - x[:count, None]) / width[:, None]
+    found = np.zeros((count, len(x)))
+    np.put_along_axis(found, around, width[:, None] * _cardinals(relative), axis=1)
     return found
 
 
-@functools.lru_cache(maxsize=65536)
-def _cardinals(nodes: tuple[float, ...]) -> tuple[float, ...]:
-    """The integrals over [0, 1] of the polynomials that are 1 at one node and 0 at the others."""
-    x = np.array(nodes)
-    points, weights = np.polynomial.legendre.leggauss((len(x) + 1) // 2)
-    at = (points + 1) / 2
-    found = []
-    for i in range(len(x)):
-        others = np.delete(x, i)
-        values = np.prod((at[:, None] - others) / (x[i] - others), axis=1)
-        found.append(float((values * weights).sum() / 2))
-    return tuple(found)
+def _cardinals(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The integrals over [0, 1] of the polynomials that are 1 at one node of each row and 0 at the others."""
+    points = x.shape[1]
+    at, weights = fixed("gauss_legendre", (points + 1) // 2)
+    apart = x[:, :, None] - x[:, None, :]  # (panels, i, j)
+    ratio = (at[:, None, None, None] - x[:, None, :]) / np.where(apart == 0, 1, apart)  # (at, panels, i, j)
+    ratio[:, :, range(points), range(points)] = 1
+    return np.tensordot(weights, ratio.prod(-1), 1)

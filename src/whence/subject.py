@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whence import passes
-from whence.engine.call import Rule
+from whence.engine.call import Rule, derivative
 from whence.engine.log import Step
 from whence.engine.propagate import Flow
 from whence.passes import Pass
@@ -43,6 +43,7 @@ class Notes:
     steps: list[Step] | None = None
     used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
+    plain: bool = True  # no pass needed copies or had checkpoints
     families: set[str] = field(default_factory=set)  # of the live ops
     free: bool | None = None  # whether a target function gives a row the same score wherever it stands
     most: int | None = None  # rows that memory allows in one pass, once it was found too small
@@ -70,6 +71,7 @@ class Notes:
         self.unseen.update(flow.log.unseen)
         self.used |= flow.log.used
         self.families |= flow.log.families
+        self.plain &= flow.log.plain
         self.modified |= flow.modifies()
         if self.steps is not None and flow.log.steps is not None:
             self.steps.extend(flow.log.steps)
@@ -133,6 +135,14 @@ class Subject:
     def run(self, rules: Mapping[str, Rule] | None = None, **plan: Any) -> Pass:
         """One forward pass under the engine, ready to be pulled back by `rules`; see `passes.Plan` for the rest."""
         return passes.run(self, passes.Plan(rules, **plan))
+
+    def run_again(self, **plan: Any) -> Pass:
+        """Another pass of a model that was seen before, at plain derivatives: a light one wherever that is the same."""
+        notes = self.notes
+        seen = notes.forwards > 0 and not notes.unseen and notes.plain and notes.steps is None
+        if not (seen and self.at is None and not self.rules and self.values):
+            return self.run({"*": derivative}, **plan)
+        return self.run(light=True, **plan)
 
     # ---- derived subjects ----
 

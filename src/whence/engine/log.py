@@ -33,6 +33,7 @@ class Log:
         self.steps: list[Step] | None = [] if trace else None
         self.families: set[str] = set()  # of all live ops, with a graph or without
         self.bytes = 0  # of the live ops' results
+        self.plain = True  # no checkpoints, no copies: autograd alone would do the same
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
     def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> None:

@@ -70,6 +70,8 @@ class Flow(TorchFunctionMode):
       parameters in the graph, for models that differentiate by them.
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
     - `marks`: take down live ops in a pass without gradients too.
+    - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
+      of a model that was seen before.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Flow(TorchFunctionMode):
         rows: int | None = None,
         gradient: bool = True,
         marks: bool = False,
+        light: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -113,6 +116,7 @@ class Flow(TorchFunctionMode):
         # without gradients, marks alone say what is live
         self._tracks = not gradient and (record is not None or self.captures.active or marks)
         self._through = record is not None or replay is not None
+        self._light = light
 
     # ---- the pass ----
 
@@ -195,16 +199,16 @@ class Flow(TorchFunctionMode):
             return self._look_through(spelled.name, func, args)
         if spelled.metadata:
             return func(*args, **(kwargs or {}))
+        if self._light and self.sites.placed():
+            return self._plainly(spelled, func, args, kwargs or {})
         if self.copies or checkpointing():
+            self.log.plain = False
             with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.copies else same, same):
                 return self._handle(spelled, func, args, kwargs or {})
         return self._handle(spelled, func, args, kwargs or {})
 
     def _handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
-            for written in written_by(spelled.name, args, kwargs):
-                remember(written)
-                self._stand_ins.pop(id(written), None)
+        self._remember(spelled, args, kwargs)
         live: list[Tensor] = []
         used = tuple(self._inspect(a, live) for a in args)
         named = {key: self._inspect(a, live) for key, a in kwargs.items()}
@@ -215,6 +219,21 @@ class Flow(TorchFunctionMode):
         else:
             result = self._constant(spelled, func, used, named)
         return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
+
+    def _plainly(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """As plain autograd does it, but for parameters, and what is written to is remembered all the same."""
+        self._remember(spelled, args, kwargs)
+        nowhere: list[Tensor] = []
+        used = [self._inspect(a, nowhere) if _not_for_autograd(a) else a for a in args]
+        named = {key: self._inspect(a, nowhere) if _not_for_autograd(a) else a for key, a in kwargs.items()}
+        result = func(*used, **named)
+        return args[0] if spelled.writes and args and result is used[0] else result
+
+    def _remember(self, spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
+            for written in written_by(spelled.name, args, kwargs):
+                remember(written)
+                self._stand_ins.pop(id(written), None)
 
     def _inspect(self, value: Any, live: list[Tensor]) -> Any:
         """Collect live tensors; replace what autograd must not see by a stand-in that shares its memory."""
@@ -363,6 +382,10 @@ class Flow(TorchFunctionMode):
 
     def _here(self) -> str:
         return self.path[-1] if self.path else ""
+
+
+def _not_for_autograd(value: Any) -> bool:
+    return isinstance(value, Tensor) and (isinstance(value, nn.Parameter) or value.is_inference())
 
 
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

@@ -58,6 +58,10 @@ class Sites:
         """Whether explained ids are among the arguments."""
         return bool(self._ids) and any(hasattr(a, _IDS) for a in (*args, *kwargs.values()))
 
+    def placed(self) -> bool:
+        """Whether every value that is to be substituted has been."""
+        return self.leaves.keys() >= self.values.keys()
+
     def follow(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Carry the mark of ids through whatever copies them, by doing the same to their positions.
 

