@@ -12,7 +12,7 @@ from torch import Tensor
 from whence.subject import Subject
 
 T = TypeVar("T")
-_SMALL, _FEW = 16 << 20, 64  # so many rows go into one pass at least, as long as their activations have so few bytes
+_SMALL, _FEW = 8 << 20, 64  # so many rows go into one pass at least, as long as their activations have so few bytes
 
 
 def batches(

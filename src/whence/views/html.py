@@ -65,6 +65,10 @@ def facts(a: Attribution) -> str:
     said = [f"{receipt.get('forward_passes', 0)} forward and {receipt.get('backward_passes', 0)} backward passes"]
     if a.gap is not None:
         said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
+    if receipt.get("tolerance_reached"):
+        said.append(f"estimated error at most {max(receipt['tolerance_reached']):.2g}")
+    if False in receipt.get("converged", ()):
+        said.append(f"{receipt['converged'].count(False)} rows did not reach the tolerance")
     if receipt.get("unruled"):
         said.append("plain derivative at " + ", ".join(sorted({item["op"] for item in receipt["unruled"]})))
     if receipt.get("unseen"):
