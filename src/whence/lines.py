@@ -153,7 +153,7 @@ def slopes(
         assert there.facts.score is not None
         return there.facts.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
 
-    return _one_by_one(subject, rows, work, cost=0.8)
+    return _one_by_one(subject, rows, work, cost=0.85)
 
 
 def secants(
