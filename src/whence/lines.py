@@ -171,7 +171,7 @@ def secants(
         step = {key: m[:, 0] * (after.values[key] - before.values[key]) for key, m in found.items()}
         return (after.facts.score.double() - before.facts.score.double())[:, 0], joined(step)
 
-    return _one_by_one(subject, rows, work, cost=1.6)
+    return _one_by_one(subject, rows, work, cost=1.8)
 
 
 def _one_by_one(
