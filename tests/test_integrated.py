@@ -92,6 +92,15 @@ def test_a_kink_is_met_by_secants_and_rules_of_ones_own_by_gradients() -> None:
     assert own.receipt["scheme"] == "gradients"
 
 
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance:whence.WhenceWarning")
+def test_what_a_model_detaches_gets_nothing_with_kinks_either() -> None:
+    x = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
+    a = ig(lambda t: (t * t.detach()).relu().sum(1), x)
+    fine = ig(lambda t: (t * t.detach()).relu().sum(1), x, rule="midpoint", steps=2000)
+    close(a.values, fine.values, 0.03)
+    assert not any(a.receipt["converged"])  # half of the rise went through detach()
+
+
 def test_zero_embeddings_under_an_rms_norm_are_flagged_with_the_advice() -> None:
     model, inputs = family("llama")
     with pytest.warns(whence.WhenceWarning, match=r'the line leaves the baseline.*"pad" or "mean"'):

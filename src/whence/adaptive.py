@@ -194,7 +194,7 @@ class Secants(State):
         total = sum(leaf.part * leaf.change for leaf in self.leaves.values() if leaf.change is not None)
         assert isinstance(total, Tensor)
         groups = len({id(leaf.change) for leaf in self.leaves.values()})
-        apart = sum(leaf.size for leaf in self.leaves.values()) / groups**0.5
+        apart = sum(leaf.size for leaf in self.leaves.values()) / max(1.0, groups**0.5 - 1)
         return max(_relative(goal.sizes(total), sizes), apart)
 
 

@@ -165,7 +165,7 @@ def secants(
         where = of(line, items, 0)
         before = subject.take(run).valued(lines.place(run, where, of(ends[0], items, 0))[0])
         after = subject.take(run).valued(lines.place(run, where, of(ends[1], items, 1))[0])
-        found = after.run(rules, reference=before).pull()
+        found = after.run(rules, reference=before, through=False).pull()
         assert before.facts.score is not None
         assert after.facts.score is not None
         step = {key: m[:, 0] * (after.values[key] - before.values[key]) for key, m in found.items()}

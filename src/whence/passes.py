@@ -38,6 +38,7 @@ class Plan:
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
+    through: bool = True  # a pass with a reference looks through detach() and no_grad()
     light: bool = False  # a further pass of a model that was seen before, under no rule
 
 
@@ -98,6 +99,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         gradient=plan.gradient,
         marks=plan.marks,
         light=plan.light,
+        through=plan.through,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:

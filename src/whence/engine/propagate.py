@@ -65,7 +65,7 @@ class Flow(TorchFunctionMode):
     - `strict`: ops outside the table and the linear groups are without a rule. They get the derivative and are counted
       in the log, or raise with `refuse`.
     - `expand` names fused ops to be written out in plain ones.
-    - `record` a reference pass onto a tape, or `replay` against one; both look through `detach` and `no_grad`.
+    - `record` a reference pass onto a tape, or `replay` against one; both look `through` `detach` and `no_grad`.
     - `copies` saves copies of whatever backward needs, for models that overwrite it in place; `parameters` leaves
       parameters in the graph, for models that differentiate by them.
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
@@ -93,6 +93,7 @@ class Flow(TorchFunctionMode):
         gradient: bool = True,
         marks: bool = False,
         light: bool = False,
+        through: bool = True,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -115,7 +116,7 @@ class Flow(TorchFunctionMode):
         self._outer: Flow | None = None
         # without gradients, marks alone say what is live
         self._tracks = not gradient and (record is not None or self.captures.active or marks)
-        self._through = record is not None or replay is not None
+        self._through = through and (record is not None or replay is not None)
         self._light = light
 
     # ---- the pass ----
