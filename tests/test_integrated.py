@@ -101,6 +101,26 @@ def test_what_a_model_detaches_gets_nothing_with_kinks_either() -> None:
     assert not any(a.receipt["converged"])  # half of the rise went through detach()
 
 
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance:whence.WhenceWarning")
+def test_a_row_does_not_depend_on_the_branches_of_others() -> None:
+    torch.manual_seed(3)
+    first, second = nn.Linear(4, 6).double(), nn.Linear(4, 6).double()
+
+    def mixture(x: Tensor) -> Tensor:
+        to_first = x[:, 0] > 0.5
+        out = x.new_zeros(len(x), 6)
+        for expert, chosen in ((first, to_first), (second, ~to_first)):
+            if bool(chosen.any()):
+                out = out.index_put((chosen.nonzero()[:, 0],), expert(x[chosen]).relu())
+        return out.sum(1)
+
+    x = torch.randn(4, 4).double()
+    x[:, 0] = torch.tensor([2.0, -1.0, 0.3, 1.0])
+    whole = ig(mixture, x)
+    for row in range(4):
+        close(ig(mixture, x[row : row + 1]).values, whole.values[row : row + 1], 1e-9)
+
+
 def test_zero_embeddings_under_an_rms_norm_are_flagged_with_the_advice() -> None:
     model, inputs = family("llama")
     with pytest.warns(whence.WhenceWarning, match=r'the line leaves the baseline.*"pad" or "mean"'):

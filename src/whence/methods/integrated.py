@@ -164,10 +164,25 @@ def _refined(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]]:
             _drive(wide, kinked, goal, _secants(wide, lines))
             return "secants", kinked
         except DivergedError:
-            pass
+            if wide.rows > 1 and not callable(wide.target):  # a row's scheme must not depend on the others
+                return _one_by_one(wide, lines, goal)
     smooth = [Interpolated(lines.weights) for _ in range(wide.rows)]
     _drive(wide, smooth, goal, _slopes(wide, lines))
     return "gradients", smooth
+
+
+def _one_by_one(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]]:
+    """Rows refined each for itself, for models that branch by their values."""
+    schemes, states = set(), []
+    for row in range(wide.rows):
+        scheme, found = _refined(wide.take(torch.tensor([row])), _from_row(lines, row), goal)
+        schemes.add(scheme)
+        states += found
+    return " and ".join(sorted(schemes)), states
+
+
+def _from_row(lines: Lines, row: int) -> Lines:
+    return Lines(lines.weights, lambda rows, line, alpha: lines.place(rows + row, line, alpha))
 
 
 def _scores(subject: Subject) -> list[float]:
