@@ -245,6 +245,47 @@ def test_a_target_function_may_know_its_rows_by_their_places() -> None:
     assert max(SEEN) > 3  # this one does not, so rows are packed
 
 
+def test_a_model_may_know_its_rows_by_their_places_too() -> None:
+    model, x = smooth(4)
+    c = torch.rand(4, 1).double() * 3 + 0.5
+    expected = ig(model, x * c, target=0, steps=8).values
+    for options in ({}, {"batch_size": 4}):
+        close(ig(lambda t: model(t * c), x, target=0, steps=8, **options).values, expected, 1e-12)
+
+
+def test_a_shared_table_as_long_as_rows_times_targets_stays_shared() -> None:
+    x, table = torch.randn(1, 4).double(), torch.randn(3, 4).double()
+    inputs = {"x": x, "table": table}
+    a = whence.explain(
+        lambda x, table: x @ table.T, inputs, wrt="x", method="integrated_gradients", target=torch.tensor([[0, 1, 2]])
+    )
+    close(a.values[0], x * table, 1e-12)
+
+
+def test_tables_that_renormalise_themselves_are_left_alone_in_light_passes() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(7, 4, max_norm=0.5).double(), nn.Linear(4, 2).double()
+
+        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+            return self.out((x + self.table(ids)).tanh())
+
+    model = Normed()
+    before = model.table.weight.detach().clone()
+    inputs = {"x": torch.randn(2, 4).double(), "ids": torch.tensor([1, 2])}
+    for method in ("shapley", "integrated_gradients", "expected_gradients"):
+        whence.explain(model, inputs, wrt="x", method=method, target=0, batch_size=4)
+        assert torch.equal(model.table.weight, before)
+
+
+def test_inputs_that_a_dict_of_baselines_leaves_out_start_at_0() -> None:
+    a, b = torch.randn(2, 3).double(), torch.randn(2, 3).double()
+    part = ig(lambda a, b: (a + b).sum(1), {"a": a, "b": b}, baseline={"a": 1.0})
+    close(part.values["b"], b, 1e-12)
+    close(part.values["a"], a - 1, 1e-12)
+
+
 # ---- mistakes ----
 
 

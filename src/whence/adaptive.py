@@ -106,7 +106,7 @@ class Interpolated(State):
         worst = [max(e, abs(r) / scale) for e, r in zip(relative, residuals, strict=True)]
         self.settle(goal, self.halves(pieces, worst))
         if self.done:
-            narrow = [w for (_, a, b), w in zip(pieces, worst, strict=True) if b - a <= _NARROWEST]
+            narrow = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
             self.unbounded = self.reached > goal.reach and max(narrow, default=0.0) > goal.reach
             self.nodes = []
 

@@ -131,7 +131,7 @@ def _subject(
         needs_attention=facts.get("needs") == "attention",
         notes=notes or Notes(),
     )
-    given = baselines.read(subject, baseline)
+    given = baselines.read(subject, baseline, 0.0 if facts.get("reference") else None)
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
     return replace(subject, baseline=given)

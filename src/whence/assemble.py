@@ -163,8 +163,9 @@ def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...]
     size = sum(part.abs().flatten(lead).sum(-1) if part.dim() > lead else part.abs() for part in parts)
     assert isinstance(size, Tensor)
     limit = min(64 * torch.finfo(total.dtype).eps, 1e-3)
-    nothing = total.abs().flatten(1).amax(1) <= limit * size.flatten(1).amax(1)
-    if bool((nothing & (size.flatten(1).amax(1) > 0)).any()):
+    most, whole = (t.abs().reshape(len(t), -1).amax(1) for t in (total, size))
+    nothing = most <= limit * whole
+    if bool((nothing & (whole > 0)).any()):
         warn(
             f"{subject.method}: the hidden dimension of each token's values sums to 0 (a normalisation follows the "
             'embedding), so `values` is 0. The full tensor is `raw`; channels="sum_abs" or "max_abs" gives one '

@@ -18,19 +18,24 @@ from whence.subject import Facts, Subject
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
 
 
-def read(subject: Subject, baseline: Any) -> tuple[Any, ...]:
-    """A baseline as the user gave it, by input and checked; several if it was a list, none if it was None."""
+def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[Any, ...]:
+    """A baseline as the user gave it, by input and checked; several if it was a list, none if it was None.
+
+    `rest` is for explained inputs that a dict leaves out; without it they stay as they are.
+    """
     if baseline is None:
         return ()
     if isinstance(baseline, Neutral):
         if any(candidate is None or isinstance(candidate, list | Neutral) for candidate in baseline.candidates):
             raise BaselineError(f"neutral{baseline.names}: give baselines one by one, not lists of them.")
-        return (replace(baseline, candidates=tuple(read(subject, one)[0] for one in baseline.candidates)),)
+        return (replace(baseline, candidates=tuple(read(subject, one, rest)[0] for one in baseline.candidates)),)
     if isinstance(baseline, list):
         if not baseline:
             raise BaselineError("The list of baselines is empty.\n  Give at least one.")
-        return tuple(one for item in baseline for one in read(subject, item))
+        return tuple(one for item in baseline for one in read(subject, item, rest))
     given = _by_name(subject, baseline)
+    if rest is not None:
+        given = {**dict.fromkeys(subject.underneath, rest), **given}
     for name, value in given.items():
         if isinstance(value, str) and value not in named:
             raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")

@@ -45,7 +45,7 @@ def straight(ends: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], 
 
 def _picked(values: list[Tensor], rows: Tensor, line: Tensor) -> Tensor:
     if len(values) == 1:
-        return values[0].index_select(0, rows)
+        return values[0].index_select(0, rows.to(values[0].device))
     return torch.stack([values[j][i] for i, j in zip(rows.tolist(), line.tolist(), strict=True)])
 
 

@@ -119,8 +119,9 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
     facts = subject.facts
     if facts.score is None:
         facts.score, facts.index = score.detach(), index
-        if index is not None and subject.output == "logit" and held.dim() == 2 and held.shape[1] > 1:
-            facts.logits = held.detach()
+        if index is not None and held.dim() == 2 and held.shape[1] > 1:
+            held = held.detach()
+            facts.logits = held.double().clamp(min=1e-300).log() if subject.output == "probability" else held
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, score, leaves)
 

@@ -126,6 +126,7 @@ class Subject:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     refuse: bool = False  # unruled="error"
     needs_attention: bool = False
+    goes: frozenset[str] = frozenset()  # inputs that have one entry per row
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
     baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
     values: Mapping[str, Tensor] = field(default_factory=dict)  # substituted for what the model would compute
@@ -162,7 +163,7 @@ class Subject:
 
         return replace(
             self,
-            inputs={name: pick(value) for name, value in self.inputs.items()},
+            inputs={name: pick(value) if name in self.goes else value for name, value in self.inputs.items()},
             values={key: pick(value) for key, value in self.values.items()},
             target=pick(self.target),
             baseline=tuple(_each(given, pick) for given in self.baseline),

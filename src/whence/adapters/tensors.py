@@ -33,7 +33,8 @@ def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | No
     wanted = tuple(roles) if wrt is not None else ()
     places = tuple(range(rows))
     found = Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, batch=rows, places=places)
-    return replace(found, underneath=underneath)
+    goes = frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() > 0 and len(v) == rows)
+    return replace(found, underneath=underneath, goes=goes)
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:

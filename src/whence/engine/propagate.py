@@ -224,11 +224,20 @@ class Flow(TorchFunctionMode):
     def _plainly(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """As plain autograd does it, but for parameters, and what is written to is remembered all the same."""
         self._remember(spelled, args, kwargs)
-        nowhere: list[Tensor] = []
-        used = [self._inspect(a, nowhere) if _not_for_autograd(a) else a for a in args]
-        named = {key: self._inspect(a, nowhere) if _not_for_autograd(a) else a for key, a in kwargs.items()}
-        result = func(*used, **named)
+        used, named = tuple(map(self._bare, args)), {key: self._bare(a) for key, a in kwargs.items()}
+        given, named = protected(spelled.name, used, named)
+        result = func(*given, **named)
         return args[0] if spelled.writes and args and result is used[0] else result
+
+    def _bare(self, value: Any) -> Any:
+        """What autograd may see of an argument."""
+        if isinstance(value, Tensor):
+            if value.is_inference() and not torch.is_inference_mode_enabled():
+                return self._stand_in(value)
+            return value.detach() if isinstance(value, nn.Parameter) and not self.parameters else value
+        if type(value) in (list, tuple):
+            return type(value)(map(self._bare, value))
+        return value
 
     def _remember(self, spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
@@ -383,10 +392,6 @@ class Flow(TorchFunctionMode):
 
     def _here(self) -> str:
         return self.path[-1] if self.path else ""
-
-
-def _not_for_autograd(value: Any) -> bool:
-    return isinstance(value, Tensor) and (isinstance(value, nn.Parameter) or value.is_inference())
 
 
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

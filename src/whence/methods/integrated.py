@@ -281,7 +281,7 @@ def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps
             "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
             'size of an input that starts at 0: choose another baseline, such as "pad" or "mean" for ids.'
         )
-    elif any(state.reached > tolerance and state.evaluations < max_steps // 2 for row in failed for state in rows[row]):
+    elif 4 * max(torch.finfo(value.dtype).eps for value in subject.pinned().values.values()) > tolerance:
         advice = "The model's precision allows no better: use float32 or float64."
     else:
         advice = (
