@@ -16,7 +16,7 @@ from torch import Tensor
 from whence.engine.call import Call, Gradients, Rule, derivative, flatten, swapped
 from whence.engine.ops import FAMILIES
 from whence.engine.reference import path_average
-from whence.engine.secant import switch
+from whence.engine.secant import scaled, switch
 
 KINKED = frozenset(
     "relu relu6 leaky_relu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
@@ -24,7 +24,7 @@ KINKED = frozenset(
 
 
 def slope(call: Call, m: Tensor) -> Gradients:
-    """A piecewise linear function: Δy/Δx, and its derivative where Δx is 0."""
+    """An elementwise function with kinks: Δy/Δx, and its derivative where Δx is 0."""
     if len(call.inputs) != 1:
         return few(call, m)
     step = call.x[0] - call.reference_x[0]
@@ -45,8 +45,8 @@ def contenders(call: Call, m: Any) -> Gradients:
     won = call.y - _chosen(call, before, x)  # the new winner's lead at the end
     both = lost + won
     until = torch.where(both == 0, torch.ones_like(both), lost / both.masked_fill(both == 0, 1))
-    old = call.derivative_at(before, _scaled(m, until))
-    new = call.vjp(_scaled(m, 1 - until))
+    old = call.derivative_at(before, scaled(m, until))
+    new = call.vjp(scaled(m, 1 - until))
     return [_sum(a, b) for a, b in zip(old, new, strict=True)]
 
 
@@ -65,10 +65,6 @@ def _chosen(call: Call, at: Sequence[Tensor], values: Sequence[Tensor]) -> Tenso
 def few(call: Call, m: Any) -> Gradients:
     """Any other op: three points of its own path, which a smooth op's short piece asks no more than."""
     return path_average(call, m, 3)
-
-
-def _scaled(m: Any, factor: Tensor) -> Any:
-    return m * factor if isinstance(m, Tensor) else (m[0] * factor, *m[1:])
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

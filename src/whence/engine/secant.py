@@ -47,8 +47,8 @@ def cross(call: Call, m: Any) -> Gradients:
         return path_integral(call, m)
     y, before = call.y, call.reference_y
     top = torch.minimum(y, before) if call.name in _MINIMA else torch.maximum(y, before)
-    here = call.vjp(_scaled(m, _apart(top, before)))
-    there = call.derivative_at(call.reference_x, _scaled(m, _apart(y, top)))
+    here = call.vjp(scaled(m, _apart(top, before)))
+    there = call.derivative_at(call.reference_x, scaled(m, _apart(y, top)))
     return [
         _quotient(_plus(a, b, x), _apart(x, r))
         for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
@@ -94,7 +94,8 @@ def _apart(x: Tensor, before: Tensor) -> Tensor:
     return torch.where(x == before, torch.zeros_like(x), x - before)
 
 
-def _scaled(m: Any, factor: Tensor) -> Any:
+def scaled(m: Any, factor: Tensor) -> Any:
+    """The signal times a factor; of several outputs, the first."""
     return m * factor if isinstance(m, Tensor) else (m[0] * factor, *m[1:])
 
 
