@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence import targets
-from whence.engine.call import Overwritten, Rule, merged
+from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Site
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
@@ -39,6 +39,7 @@ class Plan:
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
     through: bool = True  # a pass with a reference looks through detach() and no_grad()
+    ahead: bool = True  # a pass with a reference prepares its rules, and no others will do on the way back
     light: bool = False  # a further pass of a model that was seen before, under no rule
 
 
@@ -69,6 +70,8 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
         return replace(plan, reference=plan.reference.take(rows))
     if isinstance(error, DivergedError) and not plan.graph:
         return replace(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
+    if isinstance(error, CallsNeeded) and plan.ahead:
+        return replace(plan, ahead=False)  # a model that differentiates inside itself
     if isinstance(error, RowsNeeded):
         raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
     if isinstance(error, RuntimeError) and "does not require grad" in str(error) and not plan.parameters:
@@ -100,6 +103,7 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         marks=plan.marks,
         light=plan.light,
         through=plan.through,
+        ahead=plan.ahead,
         rows=subject.rows if plan.rows else None,
     )
     if subject.notes.forwards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from whence.errors import RuleError
 
 Gradients = Tensor | Sequence[Tensor | None]
 Rule = Callable[["Call", Any], Gradients]
+Back = Callable[[Any], Gradients]  # from an output's signal to its inputs'
 
 
 # ops that keep their inputs only, and are run again where their derivative is asked for: an attention's maps are large
@@ -22,6 +24,10 @@ _REBUILT = frozenset({"scaled_dot_product_attention"})
 
 class Overwritten(RuleError):
     """A rule wants a value that the model has overwritten: the pass must be run again with copies."""
+
+
+class CallsNeeded(Exception):
+    """Something other than the pass's own rules is asked of an op that kept nothing for it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,10 +43,13 @@ class Call:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
+    form: Any = None  # of the result
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
     places: tuple[Any, ...] = ()  # where the rows are in each live input
     place: Any = None  # and in the output
+    reciprocal: tuple[bool, ...] = ()  # which live inputs are the reciprocal of something
+    lose: Callable[[float], None] | None = None  # takes down what a rule could not hand on
 
     @property
     def x(self) -> tuple[Tensor, ...]:
@@ -70,6 +79,14 @@ class Call:
             flatten(self.function(*entry.args, **(entry.kwargs or {})), outputs)
         return outputs[0]
 
+    def value_at(self, point: Sequence[Tensor]) -> Tensor:
+        """The (first) output at other inputs."""
+        swap = {id(x): new for x, new in zip(self.inputs, point, strict=True)}
+        outputs: list[Tensor] = []
+        with torch.no_grad():
+            flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
+        return outputs[0]
+
     def derivative_at(self, point: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
         """What the op's derivative at other inputs makes of the signal m."""
         with torch.enable_grad():
@@ -81,9 +98,15 @@ class Call:
             flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
         return _pulled(outputs, inputs, m)
 
+    def moved(self, point: Sequence[Tensor]) -> Call:
+        """The same op at other inputs, and nothing of these."""
+        swap = {id(x): new for x, new in zip(self.inputs, point, strict=True)}
+        args, kwargs = swapped(self.args, swap), swapped(self.kwargs, swap)
+        return Call(self.family, self.name, self.path, self.function, args, kwargs, tuple(point))
+
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
-        if self.family in _REBUILT:
+        if self.family in _REBUILT or not self.inputs[0].requires_grad:
             return self.derivative_at(self.x, m)  # x, which says so if the model has overwritten it
         return _pulled(self.outputs, self.inputs, m)
 
@@ -135,18 +158,32 @@ def derivative(call: Call, m: Any) -> Gradients:
     return call.vjp(m)
 
 
-def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor]) -> Any:
-    """Run the call such that its backward asks the stream for a rule; the result has the function's own form."""
-    form: list[Any] = []
-    flat = _Ruled.apply(stream, call, form, *live)
-    return _unflatten(form[0], iter(flat))
+def ahead(prepare: Callable[[Call], Back]) -> Rule:
+    """A rule that does its work in the forward pass and keeps what the way back needs, not the op itself."""
+
+    @functools.wraps(prepare)
+    def rule(call: Call, m: Any) -> Gradients:
+        return prepare(call)(m)
+
+    rule.prepare = prepare  # type: ignore[attr-defined]
+    return rule
+
+
+def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor], rule: Rule | None = None) -> Any:
+    """Run the call such that its backward asks the stream for a rule; the result has the function's own form.
+
+    A `rule` that can be prepared is, and then nothing else will do on the way back.
+    """
+    node = _Ruled if getattr(rule, "prepare", None) is None else _Prepared
+    flat = node.apply(stream, call, rule, *live)
+    return _unflatten(call.form, iter(flat))
 
 
 class _Ruled(torch.autograd.Function):
     """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Stream, call: Call, form: list[Any], *live: Tensor) -> Any:
+    def forward(ctx: Any, stream: Stream, call: Call, rule: Any, *live: Tensor) -> Any:
         rebuilt = call.family in _REBUILT
         with torch.set_grad_enabled(not rebuilt):
             inputs = tuple((t.detach().clone() if call.copies else t.detach()).requires_grad_() for t in live)
@@ -154,7 +191,7 @@ class _Ruled(torch.autograd.Function):
             call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
             result = call.function(*call.args, **call.kwargs)
         outputs: list[Tensor] = []
-        form.append(flatten(result, outputs))
+        call.form = flatten(result, outputs)
         call.inputs, call.outputs = inputs, tuple(outputs)
         call.versions = tuple(t._version for t in inputs)
         ctx.stream, ctx.call = stream, call
@@ -173,22 +210,50 @@ class _Ruled(torch.autograd.Function):
             )
         rule = call.rule_in(ctx.stream.rules) or derivative
         given = rule(call, signals[0] if len(signals) == 1 else signals)
-        _check_given(call, rule, given)
+        _check_given(str(call), [x.shape for x in call.inputs], rule, given)
         gradients = (given,) if isinstance(given, Tensor) else tuple(given)
         return (None, None, None, *gradients)
 
 
-def _check_given(call: Call, rule: Rule, given: Any) -> None:
+class _Prepared(torch.autograd.Function):
+    """The op runs without a graph, and its rule keeps what it wants."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Stream, call: Call, rule: Any, *live: Tensor) -> Any:
+        with torch.no_grad():
+            inputs = tuple(t.detach().clone() if call.copies else t.detach() for t in live)
+            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
+            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
+            outputs: list[Tensor] = []
+            call.form = flatten(call.function(*call.args, **call.kwargs), outputs)
+            call.inputs, call.outputs = inputs, tuple(outputs)
+            call.versions = tuple(t._version for t in inputs)
+            ctx.back = rule.prepare(call)
+        ctx.stream, ctx.rule, ctx.family, ctx.name, ctx.title = stream, rule, call.family, call.name, str(call)
+        ctx.shapes = [x.shape for x in inputs]
+        given = tuple(y.detach() for y in outputs)
+        ctx.mark_non_differentiable(*(g for g in given if not (g.is_floating_point() or g.is_complex())))
+        return given
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> Any:
+        if find_rule(ctx.stream.rules, ctx.family, ctx.name) is not ctx.rule or torch.is_grad_enabled():
+            raise CallsNeeded
+        given = ctx.back(signals[0] if len(signals) == 1 else signals)
+        _check_given(ctx.title, ctx.shapes, ctx.rule, given)
+        return (None, None, None, *((given,) if isinstance(given, Tensor) else tuple(given)))
+
+
+def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule, given: Any) -> None:
     """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
     parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
-    wanted = [x.shape for x in call.inputs]
     fits = len(parts) == len(wanted) and all(
         p is None or (isinstance(p, Tensor) and p.shape == shape) for p, shape in zip(parts, wanted, strict=False)
     )
     if not fits or given is None:
         got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
         raise RuleError(
-            f"The rule {rule_name(rule)!r} for {call} gave {got}, "
+            f"The rule {rule_name(rule)!r} for {title} gave {got}, "
             f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
             "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
         )

@@ -7,8 +7,8 @@ plain gradients need not pay for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,26 +29,47 @@ def attention(
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        square = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
-        attn_mask = square.tril()
-    weights = masked_softmax(scores, attn_mask)
+    weights = masked_softmax(scores, attn_mask, is_causal)
     return F.dropout(weights, dropout_p, dropout_p > 0) @ value
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax over keys under a boolean (True: may look) or additive mask; rows without any key give 0, not NaN."""
+def masked_softmax(scores: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+    """softmax over keys under a mask; rows without any key give 0, not NaN."""
+    scores, empty = masked_scores(scores, mask, causal)
+    weights = torch.softmax(scores, -1)
+    return weights if empty is None else weights.masked_fill(empty, 0.0)
+
+
+def masked_scores(scores: Tensor, mask: Tensor | None, causal: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Scores under a boolean (True: may look), additive or causal mask, and which rows have no key, if some have none.
+
+    Rows without a key get the score 0 everywhere.
+    """
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is None:
-        return torch.softmax(scores, -1)
+        return scores, None
     if mask.dtype == torch.bool:
         empty = ~mask.any(-1, keepdim=True)
         scores = scores.masked_fill(~mask, float("-inf"))
     else:
         empty = (mask == float("-inf")).all(-1, keepdim=True)
         scores = scores + mask.to(scores.dtype)
-    if not bool(empty.any()):
-        return torch.softmax(scores, -1)
-    return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    return (scores.masked_fill(empty, 0.0), empty) if bool(empty.any()) else (scores, None)
+
+
+def odd_attention(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    """A fused call that one rule for queries, keys and values does not cover: a live mask, one tensor in two roles."""
+    given = {**dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)), **kwargs}
+    roles = [given[name] for name in ("query", "key", "value")]
+    mask = given.get("attn_mask")
+    return (
+        len(args) > 5
+        or bool(given.get("dropout_p"))
+        or any(mask is t for t in live)
+        or len({id(t) for t in roles}) < 3
+        or any(t.dim() < 3 for t in roles)
+    )
 
 
 def attention_maps(call: Call) -> Tensor:
@@ -134,6 +155,105 @@ def _joined_mask(
     if padding is not None:
         parts[-1] = parts[-1].view(rows, 1, 1, -1)
     return sum(parts[1:], parts[0]) if parts else None
+
+
+# ---- order: a network of pairs, each a minimum and a maximum ----
+
+
+class Ranked(NamedTuple):
+    """What sort, topk, median and their kin give."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _in_order(x: Tensor) -> Tensor:
+    """Ascending along the last axis, by Batcher's odd-even merges."""
+    n, block = x.shape[-1], 1
+    while block < n:
+        step = block
+        while step >= 1:
+            starts = range(step % block, n - step, 2 * step)
+            low = [i + j for j in starts for i in range(min(step, n - j - step))]
+            low = [i for i in low if i // (2 * block) == (i + step) // (2 * block)]
+            x = _compared(x, low, [i + step for i in low])
+            step //= 2
+        block *= 2
+    return x
+
+
+def _compared(x: Tensor, low: list[int], high: list[int]) -> Tensor:
+    """The smaller of each pair in its lower place."""
+    touched = {*low, *high}
+    rest = [i for i in range(x.shape[-1]) if i not in touched]
+    place = {index: n for n, index in enumerate([*rest, *low, *high])}
+    a, b = x[..., low], x[..., high]
+    parts = [x[..., rest], torch.minimum(a, b), torch.maximum(a, b)]
+    return torch.cat(parts, -1)[..., [place[i] for i in range(x.shape[-1])]]
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
+    values = _in_order(input.movedim(dim, -1))
+    values = (values.flip(-1) if descending else values).movedim(-1, dim)
+    return Ranked(values, torch.argsort(input, dim=dim, descending=descending, stable=True))
+
+
+def msort(input: Tensor) -> Tensor:
+    return sort(input, 0).values
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
+    ranked = sort(input, dim, largest)
+    return Ranked(ranked.values.narrow(dim, 0, k), ranked.indices.narrow(dim, 0, k))
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
+    ranked = sort(input, dim)
+    found = [t.narrow(dim, k - 1, 1) for t in ranked]
+    return Ranked(*(found if keepdim else [t.squeeze(dim) for t in found]))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        return kthvalue(input.flatten(), (input.numel() + 1) // 2, 0).values
+    return kthvalue(input, (input.shape[dim] + 1) // 2, dim, keepdim)
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        return input.amin(), input.amax()
+    return input.amin(dim, keepdim), input.amax(dim, keepdim)
+
+
+# ---- small compositions ----
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a · σ(b), the two halves."""
+    a, b = input.chunk(2, dim)
+    return a * torch.sigmoid(b)
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    return F.softmax(-input, dim, dtype=dtype)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """With bounds that are live."""
+    for bound, pick in ((min, torch.maximum), (max, torch.minimum)):
+        if bound is not None:
+            input = pick(input, torch.as_tensor(bound, dtype=input.dtype, device=input.device))
+    return input
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """(a / max(‖a‖, ε)) · (b / max(‖b‖, ε))."""
+    a, b = (t / t.square().sum(dim, keepdim=True).sqrt().clamp_min(eps) for t in (x1, x2))
+    return (a * b).sum(dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
 
 
 # ---- products, norms, bags ----
@@ -270,14 +390,27 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     "instance_norm": instance_norm,
     "normalize": normalize,
     "embedding_bag": embedding_bag,
+    "sort": sort,
+    "msort": msort,
+    "topk": topk,
+    "kthvalue": kthvalue,
+    "median": median,
+    "aminmax": aminmax,
+    "glu": glu,
+    "softmin": softmin,
+    **dict.fromkeys(("clamp", "clip"), clamp),
+    "cosine_similarity": cosine_similarity,
+    "pairwise_distance": pairwise_distance,
 }
 
 
-def expandable(name: str, args: Any, kwargs: Any) -> bool:
+def expandable(name: str, args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     """Whether this call has the form that the expansion writes out; the rest stays fused."""
     given = [*args, *kwargs.values()]
     if any(isinstance(a, Tensor) and type(a) is not Tensor for a in given):
         return False  # a mask that is a class of its own
+    if name in ("clamp", "clip"):
+        return len(live) > 1  # with bounds that are live
     if name in ("layer_norm", "group_norm", "rms_norm", "instance_norm", "normalize"):
         return bool(args) and isinstance(args[0], Tensor) and "cudnn_enable" not in kwargs and len(args) < 7
     return name != "embedding_bag" or not (args and isinstance(args[0], Tensor) and args[0].is_floating_point())

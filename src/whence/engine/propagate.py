@@ -8,6 +8,7 @@ differentiated; nothing of the model is changed.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from whence.engine import audit, rows
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
 from whence.engine.capture import Captures
-from whence.engine.expand import EXPANSIONS, expandable
+from whence.engine.expand import EXPANSIONS, expandable, odd_attention
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.reference import Tape
@@ -70,6 +71,7 @@ class Flow(TorchFunctionMode):
       parameters in the graph, for models that differentiate by them.
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
     - `marks`: take down live ops in a pass without gradients too.
+    - `ahead`: rules of a replayed pass that can be prepared are, and no other table will do on the way back.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -94,6 +96,7 @@ class Flow(TorchFunctionMode):
         marks: bool = False,
         light: bool = False,
         through: bool = True,
+        ahead: bool = True,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -118,6 +121,7 @@ class Flow(TorchFunctionMode):
         self._tracks = not gradient and (record is not None or self.captures.active or marks)
         self._through = through and (record is not None or replay is not None)
         self._light = light
+        self._ahead = ahead and replay is not None
 
     # ---- the pass ----
 
@@ -211,12 +215,13 @@ class Flow(TorchFunctionMode):
     def _handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._remember(spelled, args, kwargs)
         live: list[Tensor] = []
-        used = tuple(self._inspect(a, live) for a in args)
-        named = {key: self._inspect(a, live) for key, a in kwargs.items()}
-        if self._expands(spelled.name, bool(live), used, named):
+        loose: list[Tensor] = []
+        used = tuple(self._inspect(a, live, loose) for a in args)
+        named = {key: self._inspect(a, live, loose) for key, a in kwargs.items()}
+        if self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, used, named)
         if live and not makes_constants(spelled.name):
-            result = self._live(spelled, func, used, named, live)
+            result = self._live(spelled, func, used, named, live, bool(loose))
         else:
             result = self._constant(spelled, func, used, named)
         return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
@@ -245,18 +250,22 @@ class Flow(TorchFunctionMode):
                 remember(written)
                 self._stand_ins.pop(id(written), None)
 
-    def _inspect(self, value: Any, live: list[Tensor]) -> Any:
-        """Collect live tensors; replace what autograd must not see by a stand-in that shares its memory."""
+    def _inspect(self, value: Any, live: list[Tensor], loose: list[Tensor]) -> Any:
+        """Collect live tensors, and those that are neither live nor parameters.
+
+        What autograd must not see is replaced by a stand-in that shares its memory.
+        """
         if isinstance(value, Tensor):
             if value.is_inference() and not torch.is_inference_mode_enabled():
                 return self._stand_in(value)
             if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
                 return value if self.parameters else value.detach()
-            if self.is_live(value) and not any(value is other for other in live):
-                live.append(value)
+            known = live if self.is_live(value) else loose
+            if not any(value is other for other in known):
+                known.append(value)
             return value
         if type(value) in (list, tuple):
-            items = [self._inspect(item, live) for item in value]
+            items = [self._inspect(item, live, loose) for item in value]
             same = all(new is old for new, old in zip(items, value, strict=True))
             return value if same else type(value)(items)
         return value
@@ -279,12 +288,13 @@ class Flow(TorchFunctionMode):
 
     # ---- fused ops ----
 
-    def _expands(self, name: str, live: bool, args: Any, kwargs: Any) -> bool:
-        if not expandable(name, args, kwargs):
+    def _expands(self, name: str, live: list[Tensor], args: Any, kwargs: Any) -> bool:
+        if name not in EXPANSIONS or name in self._expanding or not expandable(name, args, kwargs, live):
             return False
-        if name == "embedding_bag" and "embedding_bag" not in self._expanding:
-            return live or self.sites.has_ids(args, kwargs)  # a bag is no embedding: ids enter the one inside
-        return live and name in self.expand and name in EXPANSIONS and name not in self._expanding
+        if name == "embedding_bag":
+            return bool(live) or self.sites.has_ids(args, kwargs)  # a bag is no embedding: ids enter the one inside
+        odd = "odd_attention" in self.expand and name == "scaled_dot_product_attention"
+        return bool(live) and (name in self.expand or (odd and odd_attention(args, kwargs, live)))
 
     def _expanded(self, name: str, args: Any, kwargs: Any) -> Any:
         self._expanding.append(name)
@@ -313,8 +323,9 @@ class Flow(TorchFunctionMode):
         return result
 
     def _live(
-        self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor]
-    ) -> Any:
+        self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor],
+        loose: bool,
+    ) -> Any:  # fmt: skip
         family = family_of(spelled.name, args, kwargs, live)
         weights = None if self._visiting else self.captures.weights(family, live)
         if weights is not None:
@@ -323,14 +334,21 @@ class Flow(TorchFunctionMode):
         target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
         writes = target is not None
         ruled = rule is not None and rule is not derivative and not isinstance(target, list | tuple)
-        ruled = ruled and not self._only_views(family, func, args, kwargs, live)
+        when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
+        ruled = ruled and (loose if when else not self._only_views(family, func, args, kwargs, live))
         entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
+        if ruled and self.record is None:
+            call = Call(family, spelled.name, self._here(), func, args, kwargs, tuple(live), reference=entry)
+            call.copies, call.lose = self.copies, functools.partial(self.log.lose, family, self._here())
+            call.places = tuple(rows.place_of(t) for t in live)
+            call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
+            ruled = when is None or (when(call) and not self._only_views(family, func, args, kwargs, live))
         if not ruled or self.record is not None:
             result = func(*args, **kwargs)
+        elif target is None:
+            result = run_with_rule(self._stream, call, live, rule if self._ahead else None)
         else:
-            call = Call(family, spelled.name, self._here(), func, args, kwargs, copies=self.copies, reference=entry)
-            call.places = tuple(rows.place_of(t) for t in live)
-            result = run_with_rule(self._stream, call, live) if target is None else self._in_place(call, target, live)
+            result = self._in_place(call, target, live, rule if self._ahead else None)
         outputs = list(tensors_in(result))
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
@@ -338,9 +356,12 @@ class Flow(TorchFunctionMode):
             self.mark(tensor)
         applied = rule if ruled or rule is derivative else None
         self.log.note(spelled.name, family, self._here(), applied, outputs)
-        if rule is None and self.strict and GROUP.get(family) not in LINEAR_GROUPS:
+        if getattr(rule, "generic", self.strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(family, outputs)
         self.captures.follow(family, live, outputs)
+        if self.replay is not None and _turns(family, args, live):
+            for tensor in outputs:
+                setattr(tensor, _RECIPROCAL, True)
         if self.rows is not None:
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if ruled and self.record is None:
@@ -373,14 +394,14 @@ class Flow(TorchFunctionMode):
         with torch.no_grad():
             found = func(*swapped(args, {id(t): t.detach() for t in live}), **kwargs) if family != "write" else None
         memory = {t.untyped_storage().data_ptr() for t in live}
-        return family == "write" or any(t.untyped_storage().data_ptr() in memory for t in tensors_in(found))
+        return any(t.untyped_storage().data_ptr() in memory for t in tensors_in(found))
 
-    def _in_place(self, call: Call, target: Tensor, live: list[Tensor]) -> Tensor:
+    def _in_place(self, call: Call, target: Tensor, live: list[Tensor], rule: Rule | None) -> Tensor:
         """x.relu_() as x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
         copy = target.clone()
         call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
         call.function = out_of_place(call.function)
-        target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live]))
+        target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live], rule))
         return target
 
     def _unruled(self, family: str, outputs: list[Tensor]) -> None:
@@ -394,4 +415,13 @@ class Flow(TorchFunctionMode):
         return self.path[-1] if self.path else ""
 
 
+def _turns(family: str, args: Any, live: list[Tensor]) -> bool:
+    """Whether this op gives a reciprocal, or a copy of one."""
+    if family == "pow":
+        return len(args) > 1 and isinstance(args[1], int | float) and args[1] < 0
+    copies = GROUP.get(family) == "view" or family == "scale"
+    return family in ("rsqrt", "reciprocal") or (copies and any(getattr(t, _RECIPROCAL, False) for t in live))
+
+
+_RECIPROCAL = "_whence_reciprocal"  # on tensors by which a normalisation multiplies
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

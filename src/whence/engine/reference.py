@@ -118,7 +118,22 @@ def path_integral(call: Call, m: Any) -> Gradients:
     m·Δy = Σ_j ∫ m·∂y/∂x_j dα · Δx_j, so nothing is lost but the quadrature's error. The number of points depends on the
     kind of op alone, never on the batch: a row gets the same alone and among others.
     """
-    return path_average(call, m, _POINTS.get(GROUP.get(call.family, ""), _DEFAULT_POINTS))
+    found = path_average(call, m, _POINTS.get(GROUP.get(call.family, ""), _DEFAULT_POINTS))
+    if call.lose is not None:
+        call.lose(_unshared(call, m, found))
+    return found
+
+
+path_integral.generic = True  # type: ignore[attr-defined]
+
+
+def _unshared(call: Call, m: Any, found: Sequence[Tensor]) -> float:
+    """|m·Δy − Σ m_x·Δx| over all entries: what the quadrature missed of one output's rise."""
+    if not isinstance(m, Tensor) or any(t.is_complex() for t in (m, *found)):
+        return 0.0
+    rise = (m * torch.nan_to_num(call.y - call.reference_y)).double().sum()
+    steps = zip(found, call.x, call.reference_x, strict=True)
+    return abs(float(rise - sum((g * torch.nan_to_num(x - r)).double().sum() for g, x, r in steps)))
 
 
 def path_average(call: Call, m: Any, points: int) -> list[Tensor]:

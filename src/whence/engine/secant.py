@@ -1,39 +1,103 @@
-"""Rules between a reference and an input: m·Δy is shared out among the inputs' Δx with nothing lost.
+"""Rules between a reference and an input, op by op: m·Δy is shared out among the inputs' Δx with nothing lost.
 
-`REFERENCE_RULES` is what a reference method starts from: linear ops are autograd's, elementwise functions take their
-secant, maxima and switches their own rules, and every other op the local path integral.
+Elementwise functions take their secant, maxima go by who leads, and what picks among its inputs (`where`, indices, masks)
+by both picks. `closed.py` has the forms for products, norms, softmax and attention, and the table of all of them.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, Gradients, Rule, derivative
+from whence.engine.call import Back, Call, Gradients, Rule, ahead, swapped
 from whence.engine.ops import GROUP
 from whence.engine.reference import path_integral
+from whence.engine.writes import tensors_in
 
 _KINKED = frozenset(
-    "relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil".split()
+    """relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil trunc frac
+    sign""".split()
 )
+_STEEP = frozenset("log log2 log10 pow lgamma digamma logit asin acos atanh acosh erfinv xlogy".split())
 _MAXIMA = frozenset("max amax maximum fmax".split())
 _MINIMA = frozenset("min amin minimum fmin".split())
 
 
-def secant(call: Call, m: Tensor) -> Gradients:
-    """y = g(x) elementwise: Δy/Δx, and the derivative at the midpoint where Δx is too small to divide by."""
+# ---- elementwise ----
+
+
+@ahead
+def secant(call: Call) -> Back:
+    """y = g(x) elementwise: Δy/Δx."""
     if len(call.inputs) != 1 or call.inputs[0].is_complex():
-        return path_integral(call, m)
-    (x,), (before,) = call.x, call.reference_x
-    step = _apart(x, before)
-    middle = call.derivative_at([before + step / 2], m)[0]
-    assert middle is not None
-    tiny = 0.0 if call.family in _KINKED else torch.finfo(x.dtype).eps ** (1 / 3)
-    near = step.abs() <= tiny
-    rise = _apart(call.y, call.reference_y)
-    return torch.where(near, middle, m * rise / step.masked_fill(near, 1))
+        return functools.partial(path_integral, call)
+    by = slope(call, call.reference_x[0], call.x[0], call.reference_y, call.y)
+    return lambda m: m * by
+
+
+def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tensor:
+    """(g(b) − g(a)) / (b − a), in closed form where there is one, and g' between them where they are too close."""
+    closed = _CLOSED.get(call.family)
+    if closed is not None:
+        return closed(a, b, at_a, at_b)
+    step = apart(b, a)
+    near = step.abs() <= _too_close(call.family, a, b)
+    found = apart(at_b, at_a) / step.masked_fill(near, 1)
+    if bool(near.any()):
+        middle = (a + step / 2).expand_as(found)
+        found = _derivative_where(call, near.expand_as(found), middle, found)
+    return found
+
+
+def _too_close(family: str, a: Tensor, b: Tensor) -> Tensor | float:
+    """Below which step a quotient is mostly rounding; relative to where g is steep, and never at kinks."""
+    if family in _KINKED:
+        return 0.0
+    tiny = torch.finfo(a.dtype).eps ** (1 / 3)
+    if family not in _STEEP:
+        return tiny
+    room = torch.minimum(a.abs(), b.abs())
+    return tiny * torch.minimum(room, torch.minimum((1 - a.abs()).abs(), (1 - b.abs()).abs()))
+
+
+def _derivative_where(call: Call, near: Tensor, middle: Tensor, found: Tensor) -> Tensor:
+    """The derivative at the middle in the place of what was found, at the entries that are near."""
+    if sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1:  # nothing else that goes by entries
+        point = middle[near].requires_grad_()
+        with torch.enable_grad():
+            swap = {id(call.inputs[0]): point}
+            value = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
+        if value.requires_grad:
+            found = found.clone()
+            found[near] = torch.autograd.grad(value, point, torch.ones_like(value))[0]
+            return found
+    there = call.derivative_at([middle], torch.ones_like(middle))[0]
+    return torch.where(near, torch.zeros_like(found) if there is None else there, found)
+
+
+def tanhc(z: Tensor) -> Tensor:
+    """tanh(z) / z."""
+    still = z == 0
+    return torch.where(still, torch.ones_like(z), torch.tanh(z) / z.masked_fill(still, 1))
+
+
+# family → slope from (a, b, g(a), g(b)), without a difference that cancels
+_CLOSED: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "square": lambda a, b, ga, gb: a + b,
+    "sqrt": lambda a, b, ga, gb: quotient(torch.ones_like(gb), ga + gb),
+    "rsqrt": lambda a, b, ga, gb: -(ga * gb) * (ga * gb) / (ga + gb),
+    "reciprocal": lambda a, b, ga, gb: -ga / b,
+    "exp": lambda a, b, ga, gb: (ga + gb) / 2 * tanhc(apart(b, a) / 2),
+    "sigmoid": lambda a, b, ga, gb: (ga * (1 - gb) + gb * (1 - ga)) / 2 * tanhc(apart(b, a) / 2),
+    "tanh": lambda a, b, ga, gb: (1 - ga * gb) * tanhc(apart(b, a)),
+}
+
+
+# ---- maxima ----
 
 
 def cross(call: Call, m: Any) -> Gradients:
@@ -47,51 +111,92 @@ def cross(call: Call, m: Any) -> Gradients:
         return path_integral(call, m)
     y, before = call.y, call.reference_y
     top = torch.minimum(y, before) if call.name in _MINIMA else torch.maximum(y, before)
-    here = call.vjp(scaled(m, _apart(top, before)))
-    there = call.derivative_at(call.reference_x, scaled(m, _apart(y, top)))
+    here = call.vjp(scaled(m, apart(top, before)))
+    there = call.derivative_at(call.reference_x, scaled(m, apart(y, top)))
     return [
-        _quotient(_plus(a, b, x), _apart(x, r))
-        for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
+        quotient(_plus(a, b, x), apart(x, r)) for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
     ]
 
 
-def switch(call: Call, m: Tensor) -> Gradients:
-    """where(condition, a, b): where the condition flips between the passes, Δy is shared by |Δa| and |Δb|."""
-    plain = call.vjp(m)
-    flips = _condition(call.args, call.kwargs) != _condition(call.reference.args, call.reference.kwargs)
-    if not bool(flips.any()):
-        return plain
-    steps = [_apart(x, r) for x, r in zip(call.x, call.reference_x, strict=True)]
-    total = sum(step.abs() for step in steps)
-    assert isinstance(total, Tensor)
-    share = _quotient(m * _apart(call.y, call.reference_y), total.expand_as(m))
-    found = []
-    for g, step in zip(plain, steps, strict=True):
-        flipped = (share * step.sign()).expand_as(m)
-        whole = torch.where(flips, flipped, torch.zeros_like(m) if g is None else g.expand_as(m))
-        found.append(whole.sum_to_size(step.shape) if whole.shape != step.shape else whole)
-    return found
+# ---- picks ----
 
 
-REFERENCE_RULES: dict[str, Rule] = {
-    "*": path_integral,
-    "view": derivative,
-    "linear": derivative,
-    "elementwise": secant,
-    "max_pool": cross,
-    "max": cross,
-    "where": switch,
-}
+@ahead
+def switch(call: Call) -> Back:
+    """y = A x with an A that the data chose (a condition, an index, a mask), and y' = A' x' with another.
+
+    Δy is shared between what A and what A' makes of Δx, by their sizes; where A = A' this is A's own derivative.
+    """
+    x, before, entry = call.x, call.reference_x, call.reference
+    rise = apart(call.y, call.reference_y)
+    ours = apart(call.y, call.value_at([r.expand_as(t) for r, t in zip(before, x, strict=True)]))
+    other = _with_constants(call, entry)
+    theirs = apart(other.value_at(x), call.reference_y)
+    whole = ours.abs() + theirs.abs()
+    by_ours, by_theirs = (quotient(rise * part.sign(), whole) for part in (ours, theirs))
+
+    def back(m: Any) -> Gradients:
+        here = call.derivative_at(x, scaled(m, by_ours))
+        there = other.derivative_at(x, scaled(m, by_theirs))
+        return [_plus(a, b, t) for a, b, t in zip(here, there, x, strict=True)]
+
+    return back
 
 
-def _condition(args: Any, kwargs: Any) -> Tensor:
-    """torch.where(c, a, b) or a.where(c, b)."""
-    return next(t for t in (*args, *(kwargs or {}).values()) if isinstance(t, Tensor) and t.dtype == torch.bool)
+def chosen_otherwise(call: Call) -> bool:
+    """Whether the constants of this op are not those of the reference."""
+    ours, theirs = (list(_constants(of.args, of.kwargs, live)) for of, live in _both(call))
+    if len(ours) != len(theirs):
+        return True
+    return any(_differ(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def _apart(x: Tensor, before: Tensor) -> Tensor:
+switch.when = chosen_otherwise  # type: ignore[attr-defined]
+
+
+def _both(call: Call) -> list[tuple[Any, Sequence[Tensor]]]:
+    return [(call, call.inputs), (call.reference, call.reference.values)]
+
+
+def _constants(args: Any, kwargs: Any, live: Sequence[Tensor]) -> Any:
+    known = {id(t) for t in live}
+    return (t for t in tensors_in([*args, *(kwargs or {}).values()]) if id(t) not in known)
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    if a is b or (a.data_ptr() == b.data_ptr() and a.shape == b.shape):
+        return False
+    try:
+        return bool((a != b).any())
+    except RuntimeError:  # shapes that do not go together
+        return True
+
+
+def _with_constants(call: Call, entry: Any) -> Call:
+    """The same op with the reference's constants around our live inputs."""
+    swap = {id(r): t for r, t in zip(entry.values, call.inputs, strict=True)}
+    args, kwargs = swapped(entry.args, swap), swapped(entry.kwargs or {}, swap)
+    rows = [t.expand_as(o) if _stretches(t, o) else t for t, o in _pairs(args, call.args)]
+    if rows:
+        args = swapped(args, {id(t): r for (t, _), r in zip(_pairs(args, call.args), rows, strict=True)})
+    return Call(call.family, call.name, call.path, call.function, args, kwargs, call.inputs, call.outputs)
+
+
+def _pairs(a: Any, b: Any) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(tensors_in(list(a)), tensors_in(list(b)), strict=False))
+
+
+def _stretches(one: Tensor, many: Tensor) -> bool:
+    return one.dim() == many.dim() and one.shape != many.shape
+
+
+# ---- small arithmetic ----
+
+
+def apart(x: Tensor, before: Tensor) -> Tensor:
     """x − x', and 0 where both are the same infinity."""
-    return torch.where(x == before, torch.zeros_like(x), x - before)
+    found = x - before
+    return torch.where(x == before, torch.zeros_like(found), found) if bool(found.isnan().any()) else found
 
 
 def scaled(m: Any, factor: Tensor) -> Any:
@@ -99,12 +204,12 @@ def scaled(m: Any, factor: Tensor) -> Any:
     return m * factor if isinstance(m, Tensor) else (m[0] * factor, *m[1:])
 
 
-def _plus(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
-    parts = [t for t in (a, b) if t is not None]
-    return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
-
-
-def _quotient(a: Tensor, b: Tensor) -> Tensor:
+def quotient(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 0 where b is 0."""
     nothing = b == 0
     return torch.where(nothing, torch.zeros_like(a), a / b.masked_fill(nothing, 1))
+
+
+def _plus(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor:
+    parts = [t for t in (a, b) if t is not None]
+    return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
