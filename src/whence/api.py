@@ -103,7 +103,7 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     assert facts.score is not None
     at_baseline = baselines.score(subject)
     before = at_baseline if facts.before is None else facts.before
-    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep))
+    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep), facts.beside)
 
 
 def _subject(
@@ -131,6 +131,8 @@ def _subject(
         needs_attention=facts.get("needs") == "attention",
         notes=notes or Notes(),
     )
+    if facts.get("background"):
+        baseline = baselines.one_by_one(subject, baseline)
     given = baselines.read(subject, baseline, 0.0 if facts.get("reference") else None)
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")

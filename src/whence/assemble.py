@@ -23,6 +23,7 @@ class Part:
     index: Tensor | None
     baseline_value: Tensor | None
     kept: Mapping[str, list[Tensor]]
+    beside: Mapping[str, Mapping[str, Tensor]]
 
 
 def join(
@@ -53,6 +54,18 @@ def join(
             measured[kind] = _like_input(
                 subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, False) for name in raw}
             )
+    def beside(kind: str) -> dict[str, Any]:
+        """More of the answer, by input."""
+        keys = parts[0].beside.get(kind, {})
+        every = {key: whole([part.beside[kind][key] for part in parts]) for key in keys}
+        return {name: _of_input(every, name) for name in raw} if every else {}
+
+    positive = {
+        name: _per_unit(subject, name, v, real[name], k_shown, False) for name, v in beside("positive").items()
+    }
+    multiplier = beside("multiplier")
+    if multiplier:
+        measured["multiplier"] = _like_input(subject, multiplier)
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])
@@ -65,6 +78,8 @@ def join(
         baseline_value=whole(before) if before else None,
         gap=gap,
         residual=residual,
+        positive=_like_input(subject, positive) if positive else None,
+        negative=_like_input(subject, {n: values[n] - v for n, v in positive.items()}) if positive else None,
         kept={**{name: _kept(parts, name, k_shown) for name in parts[0].kept}, **measured},
         method=subject.method,
         params=dict(params),

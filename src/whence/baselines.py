@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.sites import Instead
 from whence.errors import BaselineError, did_you_mean
 from whence.references import Neutral, named
 from whence.subject import Facts, Subject
@@ -44,6 +45,19 @@ def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[An
         elif not isinstance(value, str | Tensor):
             _filled(name, value, torch.zeros(()))
     return (given,)
+
+
+def one_by_one(subject: Subject, baseline: Any) -> Any:
+    """A background: a tensor of references, or a dict or tuple of such, as a list of baselines of one row each."""
+    tensors = baseline.values() if isinstance(baseline, Mapping) else baseline if isinstance(baseline, tuple) else ()
+    if isinstance(baseline, Tensor):
+        return [baseline[i : i + 1] for i in range(len(baseline))] if baseline.dim() > 1 else baseline
+    counts = {len(t) for t in tensors if isinstance(t, Tensor) and t.dim() > 1}
+    if len(counts) != 1 or not all(isinstance(t, Tensor) for t in tensors):
+        return baseline
+    if isinstance(baseline, Mapping):
+        return [{name: t[i : i + 1] for name, t in baseline.items()} for i in range(counts.pop())]
+    return [tuple(t[i : i + 1] for t in baseline) for i in range(counts.pop())]
 
 
 def resolved(subject: Subject) -> Subject:
@@ -90,26 +104,71 @@ def _without_a_pass(pinned: Subject, given: Given) -> dict[str, Tensor] | None:
     return None if any(name not in pinned.roles for name in given) else found
 
 
-def score(subject: Subject) -> Tensor | None:
-    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k).
+def recorded(subject: Subject, which: int = 0) -> Subject:
+    """The subject at x', to be run before it: everything but the explained values is held at x.
 
-    A classifier's probability there goes into the receipt: a neutral baseline leaves it undecided.
+    x' is put in place as the values arise, so that no pass is needed to find them. It has one row where one serves all.
     """
-    if not subject.baseline:
-        return None
-    found, probabilities = [], []
+    if subject.at is not None:
+        return subject.pinned().valued(reference(subject, which))
+    given = subject.baseline[which]
+    values = {}
+    for name, value in given.items():
+        if subject.roles.get(name, "fixed") == "fixed":
+            return subject.pinned().valued(reference(subject, which))
+        x = subject.inputs[name]
+        real = subject.real(name, x.shape)
+        if isinstance(value, Tensor) and value.dim() == x.dim() - (subject.roles[name] != "ids" or _is_ids(value)):
+            value = value.unsqueeze(0)  # one row for all
+        values[name] = Instead(value, None if real is None or bool(real.all()) else real)
+    at_reference = replace(subject, values=values, facts=Facts())
+    if _serves_all(subject, values):
+        return replace(at_reference.take(torch.zeros(1, dtype=torch.long)), target=subject.target)
+    return at_reference
+
+
+def _serves_all(subject: Subject, values: Mapping[str, Instead]) -> bool:
+    """Whether one row of x' stands for all: nothing that goes with the rows differs between them."""
+
+    def differs(value: Any) -> bool:
+        if isinstance(value, Tensor):
+            per_row = value.dim() > 0 and len(value) == subject.rows
+            return bool((value != value[:1]).any()) if per_row else subject.rows in value.shape[1:]
+        return not (value is None or isinstance(value, str | int | float))
+
+    single = all(v.real is None and not (isinstance(v.value, Tensor) and len(v.value) > 1) for v in values.values())
+    held = [value for name, value in subject.inputs.items() if name not in values]
+    plain = isinstance(subject.model, torch.nn.Module) and not callable(subject.target)
+    return subject.rows > 1 and single and plain and not any(map(differs, held))
+
+
+def score(subject: Subject) -> Tensor | None:
+    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k)."""
+    if not subject.baseline or subject.facts.told:
+        return subject.facts.before
+    found = []
     for which in range(len(subject.baseline)):
         at_reference = subject.pinned().valued(reference(subject, which))
         at_reference.run(gradient=False)
-        facts = at_reference.facts
-        assert facts.score is not None
-        found.append(facts.score)
-        if facts.logits is not None and facts.index is not None:
-            probabilities.append(facts.logits.double().softmax(1).gather(1, facts.index[..., 0]))
+        found.append(at_reference.facts)
+    return mean_score(subject, found)
+
+
+def mean_score(subject: Subject, found: Sequence[Facts]) -> Tensor:
+    """The mean over baselines of what was found there.
+
+    A classifier's probability goes into the receipt: a neutral baseline leaves it undecided.
+    """
+    index, probabilities = subject.facts.index, []
+    for facts in found:
+        if facts.logits is not None and index is not None:
+            p = facts.logits.double().softmax(1).expand(subject.rows, -1)
+            probabilities.append(p.gather(1, index[..., 0].to(p.device)))
     if probabilities:
         mean = torch.stack(probabilities).mean(0)  # (rows, k)
         subject.notes.say(baseline_probability=(mean[:, 0] if mean.shape[1] == 1 else mean).tolist())
-    return torch.stack(found).mean(0) if len(found) > 1 else found[0]
+    scores = [facts.score for facts in found if facts.score is not None]
+    return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
 
 
 def referred(subject: Subject, baseline: Any) -> Subject:

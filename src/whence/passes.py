@@ -13,10 +13,11 @@ from torch import Tensor
 from whence import targets
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Site
+from whence.engine.parts import Wanted, parts_of
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
-from whence.engine.sites import Sites, watched
+from whence.engine.sites import Instead, Sites, watched
 from whence.errors import DivergedError, IndependentError, InputError, ModelError, NoAttention, NoRule
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Plan:
     wants: Callable[[Site], bool] | None = None  # sites to read
     edit: Edit | None = None  # values to replace
     copies: bool = False  # keep copies of what the model overwrites
+    parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel
     parameters: bool = False  # leave parameters in the graph
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
     rows: bool = False  # follow the rows, for rules that sum per row
@@ -52,8 +54,15 @@ def run(subject: Subject, plan: Plan) -> Pass:
         try:
             if plan.reference is None:
                 return _forward(subject, plan)
-            before, tape = _recorded(plan.reference, plan)
-            return replace(_forward(subject, plan, replay=tape), reference=before)
+            tape, wanted = Tape(plan.copies), None if plan.parts is None else Wanted(plan.parts)
+            before = _forward(plan.reference, replace(plan, gradient=plan.graph), record=tape, wanted=wanted)
+            if plan.reference.rows != subject.rows and before.flow.sites.aside:
+                raise RowsNeeded("ids that are used for more than their embedding")
+            if wanted is not None:
+                wanted.settle(before.held)
+                tape.trim(wanted.ops)
+            done = _forward(subject, plan, replay=tape, wanted=wanted)
+            return replace(done, reference=_read_again(before, done))
         except Exception as error:
             other = _otherwise(subject, plan, error)
             if other is None:
@@ -66,8 +75,7 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
     if isinstance(error, CopiesNeeded) and not plan.copies:
         return replace(plan, copies=True)
     if plan.reference is not None and plan.reference.rows != subject.rows:  # one row does not stand for all here
-        rows = torch.zeros(subject.rows, dtype=torch.long)
-        return replace(plan, reference=plan.reference.take(rows))
+        return replace(plan, reference=_for_each_row(plan.reference, subject))
     if isinstance(error, DivergedError) and not plan.graph:
         return replace(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
     if isinstance(error, CallsNeeded) and plan.ahead:
@@ -79,12 +87,25 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
     return None
 
 
-def _recorded(reference: Subject, plan: Plan) -> tuple[Pass, Tape]:
-    tape = Tape(plan.copies)
-    return _forward(reference, replace(plan, gradient=plan.graph), record=tape), tape
+def _for_each_row(reference: Subject, subject: Subject) -> Subject:
+    """The reference with as many rows as the subject: its own, where x' is put in their place."""
+    if reference.values and all(isinstance(value, Instead) for value in reference.values.values()):
+        return replace(subject, values=reference.values, facts=type(subject.facts)())
+    return reference.take(torch.zeros(subject.rows, dtype=torch.long))
 
 
-def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None) -> Pass:
+def _read_again(before: Pass, done: Pass) -> Pass:
+    """The reference's scores for the targets that the input's pass has decided, for every row."""
+    index, facts = done.index, before.subject.facts
+    score = before.score if index is None else targets.pick(before.held, index, done.subject.last_real)[0]
+    facts.score, facts.index = score.detach(), index
+    return replace(before, score=score)
+
+
+def _forward(
+    subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None,
+    wanted: Wanted | None = None,
+) -> Pass:  # fmt: skip
     rules = plan.rules or {}
     flow = Flow(
         merged(rules, subject.rules),
@@ -104,8 +125,10 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
         light=plan.light,
         through=plan.through,
         ahead=plan.ahead,
+        wanted=wanted,
         rows=subject.rows if plan.rows else None,
     )
+    flow.log.lost = subject.notes.lost
     if subject.notes.forwards:
         rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
@@ -124,10 +147,10 @@ def _forward(subject: Subject, plan: Plan, *, record: Tape | None = None, replay
     if facts.score is None:
         facts.score, facts.index = score.detach(), index
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
-            held = held.detach()
-            facts.logits = held.double().clamp(min=1e-300).log() if subject.output == "probability" else held
+            there = held.detach()
+            facts.logits = there.double().clamp(min=1e-300).log() if subject.output == "probability" else there
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
-    return Pass(subject, plan, flow, score, leaves)
+    return Pass(subject, plan, flow, held, score, index, leaves)
 
 
 def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:
@@ -214,7 +237,9 @@ class Pass:
     subject: Subject
     plan: Plan
     flow: Flow
+    held: Tensor  # the model's scores, all of them
     score: Tensor  # (rows, k)
+    index: Tensor | None  # (rows, k, depth), where the scores are among those held
     leaves: Mapping[str, Tensor]
     reference: Pass | None = None
 
@@ -233,8 +258,16 @@ class Pass:
         """The explained values, each (rows, 1, …) so that it broadcasts over targets."""
         return {key: leaf.detach().unsqueeze(1) for key, leaf in self.leaves.items()}
 
-    def pull(self, rules: Mapping[str, Rule] | None = None, *, again: bool = False) -> dict[str, Tensor]:
-        """Propagate each target's score back to the explained values: (rows, k, …) each.
+    def positive_score(self) -> Tensor:
+        """The positive part of the score's change, (rows, k)."""
+        assert self.reference is not None
+        plus = parts_of(self.held, self.reference.held).plus
+        return plus if self.index is None else targets.pick(plus, self.index, self.subject.last_real)[0]
+
+    def pull(
+        self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False
+    ) -> dict[str, Tensor]:
+        """Propagate each target's score (or the positive part of its change) to the explained values: (rows, k, …) each.
 
         `rules` is another table for the same families; `again` keeps the pass for further propagations.
         """
@@ -246,29 +279,32 @@ class Pass:
                 "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."
             )
         try:
-            columns = self.columns(list(self.leaves.values()), rules, again=again)
+            score = self.positive_score() if positive else None
+            columns = self.columns(list(self.leaves.values()), rules, again=again, score=score)
         except (RuntimeError, Overwritten) as error:
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 raise
             self.subject.notes.take_back(self.flow)
             self.subject.notes.plain = False
-            return run(self.subject, replace(self.plan, copies=True, light=False)).pull(rules)  # written for inference
-        if all(m is None for column in columns for m in column):
+            anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
+            return anew.pull(rules, positive=positive)
+        if not positive and all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return {
             key: stacked(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
         }
 
     def columns(
-        self, tensors: list[Any], rules: Mapping[str, Rule] | None = None, *, again: bool = False
-    ) -> list[list[Tensor | None]]:
-        """For each target, what its score sends back to any tensors of this pass."""
-        found = []
-        for k in range(self.score.shape[1]):
-            start = torch.zeros_like(self.score)
+        self, tensors: list[Any], rules: Mapping[str, Rule] | None = None, *, again: bool = False,
+        score: Tensor | None = None,
+    ) -> list[list[Tensor | None]]:  # fmt: skip
+        """For each target, what its score (or another one) sends back to any tensors of this pass."""
+        found, score = [], self.score if score is None else score
+        for k in range(score.shape[1]):
+            start = torch.zeros_like(score)
             start[:, k] = 1
-            last = k + 1 == self.score.shape[1]
-            found.append(self.flow.pull(self.score, start, tensors, rules, again=again or not last))
+            last = k + 1 == score.shape[1]
+            found.append(self.flow.pull(score, start, tensors, rules, again=again or not last))
             self.subject.notes.backwards += 1
         return found
 

@@ -14,6 +14,7 @@ from whence import passes
 from whence.engine.call import Rule, derivative
 from whence.engine.log import Step
 from whence.engine.propagate import Flow
+from whence.engine.sites import Instead
 from whence.passes import Pass
 from whence.targets import Output, Target
 
@@ -28,7 +29,9 @@ class Facts:
     index: Tensor | None = None  # (rows, k, depth)
     logits: Tensor | None = None  # (rows, classes), of a classifier
     before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
+    told: bool = False  # that this is f(x'), and the receipt has what there is to say about it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
+    beside: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # more of the answer: positive, multiplier
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Notes:
     most: int | None = None  # rows that memory allows in one pass, once it was found too small
     bytes_per_row: float = 0.0  # of one pass, counted over its live ops
     facts: dict[str, Any] = field(default_factory=dict)  # what a method says of its work as a whole
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # what rules could not hand on
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
     per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
 
@@ -98,7 +102,10 @@ class Notes:
             **self.facts,
             **self.per_row,
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
-            "unruled": [{"op": op, "path": path, "count": n} for (op, path), n in self.unruled.most_common()],
+            "unruled": [
+                {"op": op, "path": path, "count": n} | ({"gap": self.lost[op, path]} if (op, path) in self.lost else {})
+                for (op, path), n in self.unruled.most_common()
+            ],
             "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
         }
 
@@ -129,7 +136,7 @@ class Subject:
     goes: frozenset[str] = frozenset()  # inputs that have one entry per row
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
     baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
-    values: Mapping[str, Tensor] = field(default_factory=dict)  # substituted for what the model would compute
+    values: Mapping[str, Any] = field(default_factory=dict)  # substituted for what the model would compute
     facts: Facts = field(default_factory=Facts)
     notes: Notes = field(default_factory=Notes)
 
@@ -164,7 +171,10 @@ class Subject:
         return replace(
             self,
             inputs={name: pick(value) if name in self.goes else value for name, value in self.inputs.items()},
-            values={key: pick(value) for key, value in self.values.items()},
+            values={
+                key: value.take(rows) if isinstance(value, Instead) else pick(value)
+                for key, value in self.values.items()
+            },
             target=pick(self.target),
             baseline=tuple(_each(given, pick) for given in self.baseline),
             seeds=tuple(self.seeds[row] for row in rows.tolist()),

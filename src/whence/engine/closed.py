@@ -111,6 +111,9 @@ def magnitude(call: Call) -> Back:
     return root.prepare(call) if complex_ else secant.prepare(call)  # type: ignore[attr-defined,no-any-return]
 
 
+magnitude.secant = True  # type: ignore[attr-defined]
+
+
 # ---- norms ----
 
 

@@ -25,6 +25,7 @@ from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable, odd_attention
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
+from whence.engine.parts import Pair, Wanted, attach, carried, parts_of, revealed
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
 from whence.engine.sites import Sites
@@ -72,6 +73,7 @@ class Flow(TorchFunctionMode):
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
     - `marks`: take down live ops in a pass without gradients too.
     - `ahead`: rules of a replayed pass that can be prepared are, and no other table will do on the way back.
+    - `wanted`: which ops give positive and negative parts; recorded with the reference, asked in the replay.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -97,6 +99,7 @@ class Flow(TorchFunctionMode):
         light: bool = False,
         through: bool = True,
         ahead: bool = True,
+        wanted: Wanted | None = None,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -122,6 +125,7 @@ class Flow(TorchFunctionMode):
         self._through = through and (record is not None or replay is not None)
         self._light = light
         self._ahead = ahead and replay is not None
+        self._wanted = wanted
 
     # ---- the pass ----
 
@@ -336,19 +340,30 @@ class Flow(TorchFunctionMode):
         ruled = rule is not None and rule is not derivative and not isinstance(target, list | tuple)
         when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
         ruled = ruled and (loose if when else not self._only_views(family, func, args, kwargs, live))
-        entry = self._on_tape(spelled.name, args, kwargs, live, values=ruled, writes=writes)
-        if ruled and self.record is None:
-            call = Call(family, spelled.name, self._here(), func, args, kwargs, tuple(live), reference=entry)
-            call.copies, call.lose = self.copies, functools.partial(self.log.lose, family, self._here())
-            call.places = tuple(rows.place_of(t) for t in live)
-            call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
-            ruled = when is None or (when(call) and not self._only_views(family, func, args, kwargs, live))
-        if not ruled or self.record is not None:
-            result = func(*args, **kwargs)
-        elif target is None:
-            result = run_with_rule(self._stream, call, live, rule if self._ahead else None)
+        entry = self._on_tape(spelled.name, family, args, kwargs, live, ruled=ruled, writes=writes)
+        call = None
+        if self.record is None and (ruled or self._asked()):
+            call = self._call(family, spelled.name, func, args, kwargs, live, entry)
+            ruled = ruled and (when is None or (when(call) and not self._only_views(family, func, args, kwargs, live)))
+        pairs = self._pairs(live, entry) if self._asked() and not (ruled and when) else None
+        if call is not None and pairs and self._wanted and self._wanted.reveals(family, rule, pairs):
+            call.function = func if target is None else out_of_place(func)
+            result, parts = revealed(call, live[0], pairs[0])
+            result = result if target is None else target.copy_(result)
         else:
-            result = self._in_place(call, target, live, rule if self._ahead else None)
+            if not ruled or call is None:
+                result = func(*args, **kwargs)
+            elif target is None:
+                result = run_with_rule(self._stream, call, live, rule if self._ahead else None)
+            else:
+                result = self._in_place(call, target, live, rule if self._ahead else None)
+            parts = carried(call, live, pairs, result) if call is not None and pairs and not ruled else None
+        if parts is not None:
+            attach(result, parts)
+        if self.record is not None and self._wanted is not None:
+            if self._wanted.kind(family) == "makes":
+                self.record.record_result(result)
+            self._wanted.bear(list(tensors_in(result)))
         outputs = list(tensors_in(result))
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
@@ -382,10 +397,34 @@ class Flow(TorchFunctionMode):
         live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
         return swapped(args, swap), swapped(kwargs, swap), live
 
-    def _on_tape(self, name: str, args: Any, kwargs: Any, live: list[Tensor], *, values: bool, writes: bool) -> Any:
+    def _on_tape(
+        self, name: str, family: str, args: Any, kwargs: Any, live: list[Tensor], *, ruled: bool, writes: bool
+    ) -> Any:
         if self.record is not None:
-            self.record.record(name, self._here(), live, args, kwargs, values=values, writes=writes)
+            asked = self._wanted is not None and bool(self._wanted.kind(family))
+            self.record.record(name, self._here(), live, args, kwargs, values=ruled or asked, writes=writes)
+            self.record.entries[-1].ruled = ruled
+            if self._wanted is not None:
+                self._wanted.note(family, live)
         return self.replay.play(name, self._here(), live) if self.replay is not None else None
+
+    def _call(
+        self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], entry: Any
+    ) -> Call:
+        call = Call(family, name, self._here(), func, args, kwargs, tuple(live), reference=entry)
+        call.copies, call.lose = self.copies, functools.partial(self.log.lose, family, self._here())
+        call.places = tuple(rows.place_of(t) for t in live)
+        call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
+        return call
+
+    # ---- parts ----
+
+    def _asked(self) -> bool:
+        """Whether the op that is being replayed has to give positive and negative parts."""
+        return self._wanted is not None and self.replay is not None and self.replay.played - 1 in self._wanted.ops
+
+    def _pairs(self, live: list[Tensor], entry: Any) -> list[Pair]:
+        return [parts_of(t, before) for t, before in zip(live, entry.values, strict=True)]
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:
         """Whether this op hands on its input's own memory: a node of ours would cut the tie between the two."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,12 @@ class Entry:
     args: Any = ()
     kwargs: Any = None
     versions: tuple[int, ...] = ()
+    result: Tensor | None = None  # for ops that make parts
+    born: int = 0  # the result's version
+    ruled: bool = True  # a rule will ask for the values
+
+    def empty(self) -> None:
+        self.values, self.args, self.kwargs, self.versions, self.result = (), (), None, (), None
 
 
 class RowsNeeded(Exception):
@@ -58,6 +64,18 @@ class Tape:
         versions = tuple(t._version for t in kept)
         self.entries.append(Entry(name, path, shapes, kept, swapped(args, swap), swapped(kwargs, swap), versions))
 
+    def record_result(self, result: Tensor) -> None:
+        """Keep what the last op gave, too."""
+        entry = self.entries[-1]
+        entry.result = result.detach().clone() if self.copies else result.detach()
+        entry.born = entry.result._version
+
+    def trim(self, asked: Collection[int]) -> None:
+        """Let go of values that no rule and none of these ops will ask for."""
+        for number, entry in enumerate(self.entries):
+            if not entry.ruled and number not in asked:
+                entry.empty()
+
     def play(self, name: str, path: str, live: Sequence[Tensor]) -> Entry:
         """The reference's entry for this op, which must be the same op on tensors of the same shapes."""
         self.played += 1
@@ -77,7 +95,8 @@ class Tape:
         for shape, tensor in zip(entry.shapes, live, strict=True):
             if shape != tensor.shape and not _broadcasts(shape, tensor.shape):
                 raise RowsNeeded(f"op {self.played}, {name}: {tuple(shape)} against {tuple(tensor.shape)}")
-        if tuple(t._version for t in entry.values) != entry.versions:
+        changed = entry.result is not None and entry.result._version != entry.born
+        if changed or tuple(t._version for t in entry.values) != entry.versions:
             raise CopiesNeeded
         return entry
 

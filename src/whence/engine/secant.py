@@ -22,7 +22,7 @@ _KINKED = frozenset(
     """relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil trunc frac
     sign""".split()
 )
-_STEEP = frozenset("log log2 log10 pow lgamma digamma logit asin acos atanh acosh erfinv xlogy".split())
+STEEP = frozenset("log log2 log10 pow lgamma digamma logit asin acos atanh acosh erfinv xlogy".split())
 _MAXIMA = frozenset("max amax maximum fmax".split())
 _MINIMA = frozenset("min amin minimum fmin".split())
 
@@ -37,6 +37,9 @@ def secant(call: Call) -> Back:
         return functools.partial(path_integral, call)
     by = slope(call, call.reference_x[0], call.x[0], call.reference_y, call.y)
     return lambda m: m * by
+
+
+secant.secant = True  # type: ignore[attr-defined]
 
 
 def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tensor:
@@ -58,7 +61,7 @@ def _too_close(family: str, a: Tensor, b: Tensor) -> Tensor | float:
     if family in _KINKED:
         return 0.0
     tiny = torch.finfo(a.dtype).eps ** (1 / 3)
-    if family not in _STEEP:
+    if family not in STEEP:
         return tiny
     room = torch.minimum(a.abs(), b.abs())
     return tiny * torch.minimum(room, torch.minimum((1 - a.abs()).abs(), (1 - b.abs()).abs()))

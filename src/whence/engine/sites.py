@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,22 +28,57 @@ _COPIES = frozenset({"view", "cast", "index", "repeat", "concatenate"})
 _JOINS = frozenset({"pad", "constant_pad_nd", "masked_fill"})
 
 
+@dataclass(frozen=True, eq=False)
+class Instead:
+    """What takes a value's place as it arises: a number, a tensor like it, or ids to be looked up where these were."""
+
+    value: Any
+    real: Tensor | None = None  # (rows, n): padding stays as it is
+
+    def take(self, rows: Tensor) -> Instead:
+        many = isinstance(self.value, Tensor) and self.value.dim() > 0 and len(self.value) > 1
+        return Instead(
+            self.value.index_select(0, rows.to(self.value.device)) if many else self.value,
+            None if self.real is None else self.real.index_select(0, rows.to(self.real.device)),
+        )
+
+    def of(self, value: Tensor, look: Callable[[Tensor], Tensor] | None) -> Tensor:
+        new = self.value
+        if isinstance(new, Tensor) and not new.is_floating_point() and look is not None:
+            new = look(new)
+        new = new.to(value).expand_as(value) if isinstance(new, Tensor) else torch.full_like(value, new)
+        if self.real is None:
+            return new
+        return torch.where(self.real.view(*self.real.shape, *[1] * (value.dim() - 2)).to(value.device), new, value)
+
+
 class Sites:
     """The leaves of one pass by key, and the values that a method wants at them."""
 
-    def __init__(self, values: Mapping[str, Tensor] | None = None, at: str | None = None) -> None:
+    def __init__(self, values: Mapping[str, Tensor | Instead] | None = None, at: str | None = None) -> None:
         self.values = dict(values or {})
         self.leaves: dict[str, Tensor] = {}
         self.path, _, call = (at or "").partition("@")
         self.call = int(call) if call else None
         self.calls = 0  # how often the module at `path` has run
+        self.aside = False  # whether ids were used for anything but to be looked up
         self._ids: dict[str, torch.Size] = {}
 
-    def tensor(self, flow: Flow, key: str, value: Tensor) -> Tensor:
+    def tensor(
+        self, flow: Flow, key: str, value: Tensor, look: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
         """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""
-        leaf, handed = flow.start(self.values.get(key, value))
+        given = self._given(key)
+        leaf, handed = flow.start(
+            value if given is None else given.of(value, look) if isinstance(given, Instead) else given
+        )
         self.leaves[key] = leaf
         return handed
+
+    def _given(self, key: str) -> Tensor | Instead | None:
+        """What is to stand here: by key, or for every embedding that an input's ids enter."""
+        by_input = self.values.get(key.partition("#")[0])
+        return self.values.get(key, by_input if isinstance(by_input, Instead) else None)
 
     # ---- ids: explained through the embedding they enter ----
 
@@ -71,8 +107,10 @@ class Sites:
             return
         marks = {mark[0] for a in _flat((args, tuple(kwargs.values()))) if (mark := getattr(a, _IDS, None))}
         if len(marks) != 1:
+            self.aside |= bool(marks)
             return
         (name,) = marks
+        self.aside |= not _copies(spelled.name, family_of(spelled.name, args, kwargs, ()))
         try:
             if spelled.writes:
                 self._overwrite(name, spelled.name, args, kwargs)
@@ -100,7 +138,7 @@ class Sites:
 
     def _carry(self, name: str, op: str, family: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
-        if family not in _COPIES and op not in _JOINS:
+        if not _copies(op, family):
             return
         if family == "cast":  # a narrow type would not hold the positions
             moved: Any = _positions(args[0])
@@ -140,11 +178,22 @@ class Sites:
         ours = positions.flatten() >= 0
         value = found.new_zeros(shape.numel(), *inner)
         value[positions.flatten()[ours]] = found.detach().reshape(-1, *inner)[ours]
-        leaf_view = self.tensor(flow, key, value.view(*shape, *inner))
+
+        def look(other: Tensor) -> Tensor:
+            with torch.no_grad():
+                marked = next(a for a in _flat((args, tuple(kwargs.values()))) if hasattr(a, _IDS))
+                there = other.expand(shape).flatten()[positions.flatten().clamp(min=0)].view(positions.shape)
+                swap = {id(marked): there.to(marked.dtype)}
+                new = func(*swapped(args, swap), **swapped(kwargs, swap))
+                laid = value.clone()
+                laid[positions.flatten()[ours]] = new.reshape(-1, *inner)[ours]
+            return laid.view(*shape, *inner)
+
+        leaf_view = self.tensor(flow, key, value.view(*shape, *inner), look)
         handed = leaf_view.reshape(-1, *inner)[positions.flatten().clamp(min=0)].view(found.shape)
         if not bool(ours.all()):  # the rest is held
             handed = torch.where(ours.view(*positions.shape, *[1] * len(inner)), handed, found.detach())
-        if key not in self.values and not torch.equal(handed.detach(), found):
+        if self._given(key) is None and not torch.equal(handed.detach(), found):
             raise ModelError(
                 f"The model looks {name!r} up after writing over them, and it cannot be told which tokens are left.\n"
                 "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
@@ -166,6 +215,10 @@ class Sites:
         if self.calls != (self.call or 1):
             return output
         return replace_first(output, lambda t: self.tensor(flow, "at", t))
+
+
+def _copies(op: str, family: str) -> bool:
+    return family in _COPIES or op in _JOINS
 
 
 def _flat(args: Any) -> Iterator[Any]:

@@ -13,4 +13,14 @@ methods: Registry[Method] = Registry("method")
 method = methods.register
 
 # each registers itself
-from whence.methods import gradient, guided, integrated, occlusion, rand, shapley, smooth, surrogate  # noqa: E402, F401
+from whence.methods import (  # noqa: E402, F401
+    deeplift,
+    gradient,
+    guided,
+    integrated,
+    occlusion,
+    rand,
+    shapley,
+    smooth,
+    surrogate,
+)

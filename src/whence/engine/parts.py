@@ -1,0 +1,253 @@
+"""Positive and negative parts of what changed: every Δx as Δx⁺ + Δx⁻, each with a signal of its own on the way back.
+
+A tensor's parts are two more tensors of the graph, kept on it. Linear maps make them, Δy± = ½(Δy ± |W||Δx|); sums,
+scalings, averages and views carry them; RevealCancel's elementwise functions take one pair to another. An op that
+knows nothing of parts uses the tensor itself, whose signal goes to both, so that nothing is ever lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import Call, swapped
+from whence.engine.ops import GROUP
+from whence.engine.secant import STEEP, slope
+
+_PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
+_PARTS, _BORN = "_whence_parts", "_whence_born"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What a tensor's change is made of; `dense` if a dense layer made it, and not a convolution."""
+
+    plus: Tensor
+    minus: Tensor
+    dense: bool = True
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Pair:
+        return Pair(function(self.plus), function(self.minus), self.dense)
+
+
+def split(x: Tensor, before: Tensor) -> Pair:
+    """By the sign of the whole: positive or negative, and a half each where nothing changed."""
+    step = x - before
+    sign = step.detach().sign()
+    return Pair(step * ((1 + sign) / 2), step * ((1 - sign) / 2))
+
+
+def parts_of(x: Tensor, before: Tensor) -> Pair:
+    """The parts that are known of a tensor, or else its split."""
+    pair, version = getattr(x, _PARTS, (None, -1))
+    return pair if pair is not None and version == x._version else split(x, before)
+
+
+# ---- which ops are asked ----
+
+
+class Wanted:
+    """Which ops of a recorded pass have to give parts: those from which the score's, or RevealCancel's, are made."""
+
+    def __init__(self, reveal: str = "") -> None:
+        self.reveal = reveal  # "" (Rescale), "all", or "dense" for what follows dense layers
+        self.parents: list[tuple[int, ...]] = []
+        self.kinds: list[str] = []
+        self.ops: set[int] = set()
+
+    def note(self, family: str, live: Sequence[Tensor]) -> None:
+        self.kinds.append(self.kind(family))
+        self.parents.append(tuple(_born(t) for t in live))
+
+    def bear(self, outputs: Sequence[Tensor]) -> None:
+        """The op that was noted last gave these."""
+        for tensor in outputs:
+            setattr(tensor, _BORN, (len(self.kinds) - 1, tensor._version))
+
+    def kind(self, family: str) -> str:
+        if family in _MAKERS:
+            return "makes"
+        if family in _CARRIERS:
+            return "carries"
+        everywhere = GROUP.get(family) == "elementwise" and family not in _PARTIAL
+        return "reveals" if self.reveal and everywhere else ""
+
+    def reveals(self, family: str, rule: Any, pairs: Collection[Pair]) -> bool:
+        """Whether an op takes one pair to another by RevealCancel: where a secant would be its rule."""
+        fits = self.kind(family) == "reveals" and getattr(rule, "secant", False) and len(pairs) == 1
+        return fits and (self.reveal == "all" or all(pair.dense for pair in pairs))
+
+    def settle(self, held: Tensor) -> None:
+        """The recording is over, and this tensor holds the scores."""
+        stack = [_born(held), *(n for n, kind in enumerate(self.kinds) if kind == "reveals")]
+        while stack:
+            op = stack.pop()
+            if op < 0 or op in self.ops or not self.kinds[op]:
+                continue
+            self.ops.add(op)
+            if self.kinds[op] != "makes":
+                stack.extend(self.parents[op])
+
+
+def _born(tensor: Tensor) -> int:
+    op, version = getattr(tensor, _BORN, (-1, -1))
+    return op if version == tensor._version else -1
+
+
+# ---- ops that carry parts ----
+
+
+def carried(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any) -> Any:
+    """The parts of a result, laid out like it, or None."""
+    function = _CARRIERS.get(call.family) or _MAKERS.get(call.family)
+    if function is None or not live or len(live) != len(pairs):
+        return None
+    return function(call, live, pairs, result)
+
+
+def attach(result: Any, parts: Any) -> None:
+    if isinstance(result, Tensor) and isinstance(parts, Pair):
+        setattr(result, _PARTS, (parts, result._version))
+    elif isinstance(result, tuple | list) and isinstance(parts, list):
+        for tensor, pair in zip(result, parts, strict=True):
+            attach(tensor, pair)
+
+
+def _linear(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
+    """Δy± = ½(Δy ± |W||Δx|)."""
+    if len(live) != 1:
+        return None
+    (x,), entry = live, call.reference
+    step = x - entry.values[0]
+    size = step * step.detach().sign()
+    swap = {id(t): t.abs() for t in _tensors(call.args, call.kwargs) if t is not x} | {id(x): size}
+    args, kwargs = list(swapped(call.args, swap)), dict(swapped(call.kwargs, swap))
+    if call.name in ("addmm", "addbmm", "baddbmm", "addmv"):
+        args[0] = torch.zeros_like(args[0])
+    elif len(args) > 2 and call.family in ("linear", "convolution") and call.name != "einsum":
+        args[2] = None
+    kwargs |= {"bias": None} if "bias" in kwargs else {}
+    sizes, rise = call.function(*args, **kwargs), result - entry.result
+    return Pair((rise + sizes) / 2, (rise - sizes) / 2, call.family != "convolution")
+
+
+def _add(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
+    known = {id(t): pair for t, pair in zip(live, pairs, strict=True)}
+    raw = getattr(call.function, "__name__", "")
+    alpha = call.kwargs.get("alpha", 1)
+    total: Pair | None = None
+    for place, operand in enumerate(call.args[:2]):
+        pair = known.get(id(operand)) if isinstance(operand, Tensor) else None
+        if pair is None:
+            continue
+        minus = "neg" in call.name or ("sub" in call.name and (place == 1) != (raw in ("__rsub__", "rsub")))
+        pair = _times(pair, (-1.0 if minus else 1.0) * (alpha if place == 1 else 1))
+        total = pair if total is None else Pair(total.plus + pair.plus, total.minus + pair.minus, _same(total, pair))
+    return None if total is None else total.map(lambda t: t.expand(result.shape))
+
+
+def _same(a: Pair, b: Pair) -> bool:
+    return a.dense and b.dense
+
+
+def _scale(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
+    (x,) = live
+    factors = [a for a in (*call.args[:2], call.kwargs.get("other")) if a is not x and a is not None]
+    if len(factors) != 1:
+        return None
+    factor = 1 / factors[0] if "div" in call.name else factors[0]
+    return _times(pairs[0], factor).map(lambda t: t.expand(result.shape))
+
+
+def _times(pair: Pair, factor: Any) -> Pair:
+    """A negative factor swaps the two."""
+    if not isinstance(factor, Tensor):
+        a, b = (pair.plus, pair.minus) if factor >= 0 else (pair.minus, pair.plus)
+        return Pair(a * factor, b * factor, pair.dense) if factor != 1 else pair
+    up, down = factor.clamp(min=0), factor.clamp(max=0)
+    return Pair(pair.plus * up + pair.minus * down, pair.minus * up + pair.plus * down, pair.dense)
+
+
+def _batch_norm(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    factor = torch.rsqrt(given["running_var"] + given.get("eps", 1e-5))
+    factor = factor if given.get("weight") is None else factor * given["weight"]
+    return _times(pairs[0], factor.view(-1, *[1] * (result.dim() - 2)))
+
+
+def _alike(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any) -> Any:
+    """Views and averages: the same to both parts, constants beside them 0."""
+    if call.name in ("diff",) or (call.name in ("pad", "constant_pad_nd") and _fills(call)):
+        return None
+    halves = []
+    for side in ("plus", "minus"):
+        swap = {id(t): getattr(pair, side) for t, pair in zip(live, pairs, strict=True)}
+        if call.family == "concatenate":
+            rest = (t for t in _tensors(call.args, call.kwargs) if id(t) not in swap and t.is_floating_point())
+            swap |= {id(t): torch.zeros_like(t) for t in rest}
+        halves.append(call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap)))
+    plus, minus = halves
+    dense = all(pair.dense for pair in pairs)
+    if isinstance(plus, Tensor):
+        return Pair(plus, minus, dense)
+    return [Pair(a, b, dense) for a, b in zip(plus, minus, strict=True)]
+
+
+def _fills(call: Call) -> bool:
+    value = call.kwargs.get("value", call.args[3] if len(call.args) > 3 else None)
+    return call.name == "constant_pad_nd" or (value is not None and value != 0)
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for item in (*args, *kwargs.values()):
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, tuple | list):
+            found += _tensors(item, {})
+    return found
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {"linear": _linear, "convolution": _linear}
+_CARRIERS: dict[str, Callable[..., Any]] = {
+    "add": _add,
+    "scale": _scale,
+    "batch_norm": _batch_norm,
+    **dict.fromkeys(
+        "view cast index repeat concatenate pad sum average_pool dropout cumsum interpolate".split(), _alike
+    ),
+}
+
+
+# ---- RevealCancel ----
+
+
+class _Joined(torch.autograd.Function):
+    """A value as the model computes it, whose signal goes to both its parts."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, plus: Tensor, minus: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, m: Tensor) -> Any:
+        return None, m, m
+
+
+def revealed(call: Call, x: Tensor, pair: Pair) -> tuple[Tensor, Pair]:
+    """y = g(x) and its parts: Δy⁺ is what Δx⁺ adds before and after Δx⁻, on average, and the reverse."""
+    with torch.no_grad():
+        start, end = call.reference.values[0].expand_as(x), x.detach()
+        call.inputs = (end,)
+        call.args, call.kwargs = swapped(call.args, {id(x): end}), swapped(call.kwargs, {id(x): end})
+        plus, minus = start + pair.plus, start + pair.minus
+        at = [call.value_at([point]) for point in (start, plus, minus, end)]
+        up = (slope(call, start, plus, at[0], at[1]) + slope(call, minus, end, at[2], at[3])) / 2
+        down = (slope(call, start, minus, at[0], at[2]) + slope(call, plus, end, at[1], at[3])) / 2
+    found = Pair(pair.plus * up, pair.minus * down, pair.dense)
+    return _Joined.apply(at[3], found.plus, found.minus), found

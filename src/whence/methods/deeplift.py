@@ -1,0 +1,79 @@
+"""DeepLIFT: what each input's difference from a reference contributed to the score's difference.
+
+Every op shares out its own difference exactly (`engine/closed.py`), so contributions sum to the delta on every
+architecture. RevealCancel lets positive and negative parts of an elementwise function's input act before and after each
+other (`engine/parts.py`); on functions that are not monotonic it keeps its definition, and the total is still Δy.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from whence import baselines
+from whence.engine.closed import REFERENCE_EXPAND, REFERENCE_RULES
+from whence.methods import method
+from whence.progress import steps
+from whence.subject import Subject
+
+Choice = Literal["rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel"]
+_REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_reveal_cancel": "dense"}
+
+
+@method(
+    "deeplift",
+    paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685",
+    reference=True,
+    several=True,
+    complete=True,
+)
+def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
+    """Multipliers chained from the score to the inputs, φ = m ⊙ (x − x'), which sum to f(x) − f(x') exactly.
+
+    `rule="rescale"` takes Δy/Δx at elementwise functions, `"reveal_cancel"` treats what pushes up and what pulls down
+    apart, and the third is the authors' mixture. `signed` gives `positive` and `negative`, the contributions to what
+    raised the score and to what lowered it, for one more backward pass. The multipliers are `kept["multiplier"]`; with
+    a list of baselines everything is the mean over them.
+    """
+    return _contributions(subject, rule, signed)
+
+
+@method(
+    "deepshap",
+    paper="Lundberg & Lee 2017, arXiv:1705.07874",
+    reference=True,
+    several=True,
+    background=True,
+    complete=True,
+)
+def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
+    """DeepLIFT averaged over a background of references, φ = E[m ⊙ (x − x')]; each is computed once for all rows.
+
+    `baseline` is a tensor of references, one after the other, or a list of baselines.
+    """
+    return _contributions(subject, rule, signed)
+
+
+def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tensor]:
+    """φ, and beside it what `Attribution` has of positive parts and multipliers."""
+    count = len(subject.baseline)
+    parts = _REVEALS[rule] if signed or rule != "rescale" else None
+    sums: dict[str, dict[str, Tensor]] = {"values": {}, "positive": {}, "multiplier": {}}
+    seen = []
+    for which in steps(list(range(count)), subject.progress, subject.method):
+        reference = baselines.recorded(subject, which)
+        done = subject.run(REFERENCE_RULES, expand=REFERENCE_EXPAND, reference=reference, parts=parts)
+        assert done.reference is not None
+        found = {"multiplier": done.pull(again=signed)}
+        apart = {key: x - done.reference.x[key] for key, x in done.x.items()}
+        found["values"] = {key: m * apart[key] for key, m in found["multiplier"].items()}
+        if signed:
+            found["positive"] = {key: m * apart[key] for key, m in done.pull(positive=True).items()}
+        seen.append(done.reference.subject.facts)
+        for kind, values in found.items():
+            sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
+    facts = subject.facts
+    facts.before, facts.told = baselines.mean_score(subject, seen), True
+    facts.beside = {kind: values for kind, values in sums.items() if values and kind != "values"}
+    return sums["values"]
