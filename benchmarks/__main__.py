@@ -6,10 +6,6 @@ rounds of (this one's time / plain's time in the same round). Captum stands besi
 
 from __future__ import annotations
 
-import os
-import resource
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from benchmarks import integrals
+from benchmarks import deeplift, integrals
+from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
 from whence.subject import Facts, Notes
 from whence.targets import read_target
 from whence.views.terminal import table
 
-ROUNDS = 7
 GOALS = {("bert", "gradient"): 1.15, ("bert", "guided_backprop"): 1.5}
 PEERS = {
     "gradient": "Saliency",
@@ -76,11 +72,6 @@ def bert(
     return model, inputs, FromEmbeddings(model, inputs["attention_mask"]), embedded
 
 
-def plain(model: nn.Module, x: Tensor) -> None:
-    leaf = x.detach().clone().requires_grad_()
-    torch.autograd.grad(model(leaf)[:, 0].sum(), leaf)
-
-
 def peer(name: str, model: nn.Module, x: Tensor) -> Callable[[], Any] | None:
     import captum.attr
 
@@ -93,22 +84,6 @@ def peer(name: str, model: nn.Module, x: Tensor) -> Callable[[], Any] | None:
         return None
     method = getattr(captum.attr, PEERS[name])(model)
     return lambda: method.attribute(x.clone().requires_grad_(), target=0)
-
-
-def measure(jobs: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Median ratio of each job's time to the job "plain" of the same round."""
-    ratios: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
-        job()  # warm up
-    for _ in range(rounds):
-        times = {}
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name] = time.perf_counter() - start
-        for name in jobs:
-            ratios[name].append(times[name] / times["plain"])
-    return {name: statistics.median(found) for name, found in ratios.items()}
 
 
 def report(title: str, make: Callable[[], Any]) -> None:
@@ -195,25 +170,13 @@ def bert_base() -> Any:
     return bert(hidden=768, layers=12, heads=12, inner=3072)
 
 
-def peak(job: Callable[[], Any]) -> float:
-    """How far the resident memory of a child process rises while it does this, in kilobytes."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        job()
-        os.write(write, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    return max(1.0, float(os.read(read, 64)))
-
-
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     engine()
     report("small cnn", small_cnn)
     report("bert", bert)
+    deeplift.main([])
     integrals.main()
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import captum.attr
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 import whence
 from benchmarks import trained
+from benchmarks.measure import peak
 from benchmarks.trained import Trained
 from whence.views.terminal import table
 
@@ -61,18 +61,6 @@ def sufficient(case: Trained, fine: whence.Attribution) -> int | None:
         if float(gap.max()) <= 0.01 and float(errors(found, fine.raw).max()) <= 0.015:
             return steps
     return None
-
-
-def peak(job: Callable[[], Any]) -> int:
-    """The most bytes of tensors that a job has at one time."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        job()
-    held = most = 0
-    for event in sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns()):  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
 
 
 def report(title: str, make: Callable[[], Trained], rule: dict[str, Any]) -> None:

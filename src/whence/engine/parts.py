@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whence.engine.call import Call, swapped
 from whence.engine.ops import GROUP
-from whence.engine.secant import STEEP, slope
+from whence.engine.secant import STEEP, derivative_where, too_close
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
 _PARTS, _BORN = "_whence_parts", "_whence_born"
@@ -122,17 +122,39 @@ def _linear(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: T
     if len(live) != 1:
         return None
     (x,), entry = live, call.reference
-    step = x - entry.values[0]
-    size = step * step.detach().sign()
-    swap = {id(t): t.abs() for t in _tensors(call.args, call.kwargs) if t is not x} | {id(x): size}
-    args, kwargs = list(swapped(call.args, swap)), dict(swapped(call.kwargs, swap))
-    if call.name in ("addmm", "addbmm", "baddbmm", "addmv"):
-        args[0] = torch.zeros_like(args[0])
-    elif len(args) > 2 and call.family in ("linear", "convolution") and call.name != "einsum":
-        args[2] = None
-    kwargs |= {"bias": None} if "bias" in kwargs else {}
-    sizes, rise = call.function(*args, **kwargs), result - entry.result
-    return Pair((rise + sizes) / 2, (rise - sizes) / 2, call.family != "convolution")
+
+    def sizes(size: Tensor) -> Tensor:
+        swap = {id(t): t.abs() for t in _tensors(call.args, call.kwargs) if t is not x} | {id(x): size}
+        args, kwargs = list(swapped(call.args, swap)), dict(swapped(call.kwargs, swap))
+        if call.name in ("addmm", "addbmm", "baddbmm", "addmv"):
+            args[0] = torch.zeros_like(args[0])
+        elif len(args) > 2 and call.name != "einsum":
+            args[2] = None
+        kwargs |= {"bias": None} if "bias" in kwargs else {}
+        return call.function(*args, **kwargs)
+
+    plus, minus = _Parted.apply(sizes, x, entry.values[0], result, entry.result)
+    return Pair(plus, minus, call.family != "convolution")
+
+
+class _Parted(torch.autograd.Function):
+    """(Δy ± |W||Δx|)/2 from x and y. On the way back y has half the sum of the signals, x the difference by |W|."""
+
+    @staticmethod
+    def forward(ctx: Any, sizes: Any, x: Tensor, before: Tensor, y: Tensor, y_before: Tensor) -> Any:
+        step = x - before
+        ctx.sign = step.sign()
+        with torch.enable_grad():
+            ctx.size = step.abs_().requires_grad_()
+            ctx.sizes = sizes(ctx.size)
+        rise = y - y_before
+        plus = torch.add(rise, ctx.sizes.detach()).mul_(0.5)
+        return plus, rise.sub_(plus)
+
+    @staticmethod
+    def backward(ctx: Any, plus: Tensor, minus: Tensor) -> Any:
+        (by,) = torch.autograd.grad(ctx.sizes, ctx.size, (plus - minus).mul_(0.5), retain_graph=True)
+        return None, by.mul_(ctx.sign), None, (plus + minus).mul_(0.5), None
 
 
 def _add(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
@@ -242,12 +264,23 @@ class _Joined(torch.autograd.Function):
 def revealed(call: Call, x: Tensor, pair: Pair) -> tuple[Tensor, Pair]:
     """y = g(x) and its parts: Δy⁺ is what Δx⁺ adds before and after Δx⁻, on average, and the reverse."""
     with torch.no_grad():
-        start, end = call.reference.values[0].expand_as(x), x.detach()
+        start, end = call.reference.values[0], x.detach()
         call.inputs = (end,)
         call.args, call.kwargs = swapped(call.args, {id(x): end}), swapped(call.kwargs, {id(x): end})
-        plus, minus = start + pair.plus, start + pair.minus
-        at = [call.value_at([point]) for point in (start, plus, minus, end)]
-        up = (slope(call, start, plus, at[0], at[1]) + slope(call, minus, end, at[2], at[3])) / 2
-        down = (slope(call, start, minus, at[0], at[2]) + slope(call, plus, end, at[1], at[3])) / 2
+        ups, downs = pair.plus.detach(), pair.minus.detach()
+        plus, minus = start + ups, start + downs
+        at_start, at_plus, at_minus, y = (call.value_at([point]) for point in (start, plus, minus, end))
+        rise, between = y - at_start, at_plus - at_minus
+        up = _per_step(call, (rise + between).mul_(0.5), ups, start, minus)
+        down = _per_step(call, rise.sub_(between).mul_(0.5), downs, start, plus)
     found = Pair(pair.plus * up, pair.minus * down, pair.dense)
-    return _Joined.apply(at[3], found.plus, found.minus), found
+    return _Joined.apply(y, found.plus, found.minus), found
+
+
+def _per_step(call: Call, rise: Tensor, step: Tensor, *starts: Tensor) -> Tensor:
+    """rise / step, and the mean of the derivatives from these starts where the step is too small."""
+    near = step.abs() <= too_close(call.family, step)
+    found = rise.div_(step)
+    if bool(near.any()):
+        found[near] = sum(derivative_where(call, near, start + step / 2) for start in starts) / len(starts)
+    return found

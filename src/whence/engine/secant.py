@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Back, Call, Gradients, Rule, ahead, swapped
+from whence.engine.call import Back, Call, Gradients, ahead, swapped
 from whence.engine.ops import GROUP
 from whence.engine.reference import path_integral
 from whence.engine.writes import tensors_in
@@ -48,38 +48,36 @@ def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tenso
     if closed is not None:
         return closed(a, b, at_a, at_b)
     step = apart(b, a)
-    near = step.abs() <= _too_close(call.family, a, b)
-    found = apart(at_b, at_a) / step.masked_fill(near, 1)
+    near = step.abs() <= (too_close(call.family, a) if call.family not in STEEP else _too_close_there(a, b))
+    found = apart(at_b, at_a) / step
     if bool(near.any()):
-        middle = (a + step / 2).expand_as(found)
-        found = _derivative_where(call, near.expand_as(found), middle, found)
+        found[near] = derivative_where(call, near, a + step / 2)
     return found
 
 
-def _too_close(family: str, a: Tensor, b: Tensor) -> Tensor | float:
-    """Below which step a quotient is mostly rounding; relative to where g is steep, and never at kinks."""
-    if family in _KINKED:
-        return 0.0
-    tiny = torch.finfo(a.dtype).eps ** (1 / 3)
-    if family not in STEEP:
-        return tiny
+def too_close(family: str, like: Tensor) -> float:
+    """Below which step a quotient is mostly rounding; at kinks only none is."""
+    return 0.0 if family in _KINKED else float(torch.finfo(like.dtype).eps ** (1 / 3))
+
+
+def _too_close_there(a: Tensor, b: Tensor) -> Tensor:
+    """The same for functions that are steep at 0 and 1: relative to how far these are."""
     room = torch.minimum(a.abs(), b.abs())
-    return tiny * torch.minimum(room, torch.minimum((1 - a.abs()).abs(), (1 - b.abs()).abs()))
+    room = torch.minimum(room, torch.minimum((1 - a.abs()).abs(), (1 - b.abs()).abs()))
+    return torch.finfo(a.dtype).eps ** (1 / 3) * room
 
 
-def _derivative_where(call: Call, near: Tensor, middle: Tensor, found: Tensor) -> Tensor:
-    """The derivative at the middle in the place of what was found, at the entries that are near."""
+def derivative_where(call: Call, near: Tensor, point: Tensor) -> Tensor:
+    """The derivative of an elementwise op at the entries that are near, one after the other."""
     if sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1:  # nothing else that goes by entries
-        point = middle[near].requires_grad_()
+        some = point[near].requires_grad_()
         with torch.enable_grad():
-            swap = {id(call.inputs[0]): point}
+            swap = {id(call.inputs[0]): some}
             value = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
         if value.requires_grad:
-            found = found.clone()
-            found[near] = torch.autograd.grad(value, point, torch.ones_like(value))[0]
-            return found
-    there = call.derivative_at([middle], torch.ones_like(middle))[0]
-    return torch.where(near, torch.zeros_like(found) if there is None else there, found)
+            return torch.autograd.grad(value, some, torch.ones_like(value))[0]
+    there = call.derivative_at([point], torch.ones_like(point))[0]
+    return torch.zeros_like(point[near]) if there is None else there[near]
 
 
 def tanhc(z: Tensor) -> Tensor:
