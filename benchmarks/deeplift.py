@@ -116,7 +116,9 @@ def report(case: str) -> None:
         met = (most_time is None or times[name] <= most_time) and (most_memory is None or memory <= most_memory)
         goal = " and ".join(f"{most} ×" for most in (most_time, most_memory) if most)
         verdict = f"at most {goal}: {'met' if met else 'MISSED'}" if goal else ""
-        rows.append([name, f"{times[name]:.2f}", f"{memory:.2f}", gap_of(results[name]), size_of(results[name]), verdict])
+        rows.append(
+            [name, f"{times[name]:.2f}", f"{memory:.2f}", gap_of(results[name]), size_of(results[name]), verdict]
+        )
     print(f"\nDeepLIFT, {case}: relative to one plain forward+backward")
     print(table(["job", "time", "peak memory", "worst gap", "Σ|φ|/|Δf|", "goal"], rows), flush=True)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from whence import Call, baselines
 from whence.adapters.tensors import adapt
+from whence.engine.closed import REFERENCE_RULES as REFERENCE
 from whence.engine.expand import EXPANSIONS
 from whence.engine.scope import scope
-from whence.engine.closed import REFERENCE_RULES as REFERENCE
 from whence.passes import Pass
 from whence.subject import Subject
 from whence.targets import read_target

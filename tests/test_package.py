@@ -40,7 +40,7 @@ ALLOWED = {  # who may import what of whence at run time
     "noise": {"subject"},
     "progress": set(),
     "references": {"errors", "noise", "registry", "subject"},
-    "baselines": {"errors", "references", "subject"},
+    "baselines": {"engine", "errors", "references", "subject"},
     "quadrature": set(),
     "many": {"subject"},
     "lines": {"engine", "errors", "many", "subject"},

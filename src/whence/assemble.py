@@ -48,21 +48,20 @@ def join(
     }
     measured = {}
     for kind, said in subject.notes.per_value.items():
-        beside = {key: torch.cat([part[key] for part in said]) for key in said[0]}
-        if all(len(value) == subject.rows for value in beside.values()):  # not of a method inside a method
-            of = {name: _of_input({key: whole([v]) for key, v in beside.items()}, name) for name in raw}
+        numbers = {key: torch.cat([part[key] for part in said]) for key in said[0]}
+        if all(len(value) == subject.rows for value in numbers.values()):  # not of a method inside a method
+            of = {name: _of_input({key: whole([v]) for key, v in numbers.items()}, name) for name in raw}
             measured[kind] = _like_input(
                 subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, False) for name in raw}
             )
+
     def beside(kind: str) -> dict[str, Any]:
         """More of the answer, by input."""
         keys = parts[0].beside.get(kind, {})
         every = {key: whole([part.beside[kind][key] for part in parts]) for key in keys}
         return {name: _of_input(every, name) for name in raw} if every else {}
 
-    positive = {
-        name: _per_unit(subject, name, v, real[name], k_shown, False) for name, v in beside("positive").items()
-    }
+    positive = {name: _per_unit(subject, name, v, real[name], k_shown, False) for name, v in beside("positive").items()}
     multiplier = beside("multiplier")
     if multiplier:
         measured["multiplier"] = _like_input(subject, multiplier)

@@ -13,7 +13,7 @@ from torch import Tensor
 from whence import targets
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Site
-from whence.engine.parts import Wanted, parts_of
+from whence.engine.parts import Parts, parts_of
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
@@ -54,14 +54,14 @@ def run(subject: Subject, plan: Plan) -> Pass:
         try:
             if plan.reference is None:
                 return _forward(subject, plan)
-            tape, wanted = Tape(plan.copies), None if plan.parts is None else Wanted(plan.parts)
-            before = _forward(plan.reference, replace(plan, gradient=plan.graph), record=tape, wanted=wanted)
+            tape, parts = Tape(plan.copies), None if plan.parts is None else Parts(plan.parts)
+            before = _forward(plan.reference, replace(plan, gradient=plan.graph), record=tape, parts=parts)
             if plan.reference.rows != subject.rows and before.flow.sites.aside:
                 raise RowsNeeded("ids that are used for more than their embedding")
-            if wanted is not None:
-                wanted.settle(before.held)
-                tape.trim(wanted.ops)
-            done = _forward(subject, plan, replay=tape, wanted=wanted)
+            if parts is not None:
+                parts.settle(before.held)
+                tape.trim(parts.asked)
+            done = _forward(subject, plan, replay=tape, parts=parts)
             return replace(done, reference=_read_again(before, done))
         except Exception as error:
             other = _otherwise(subject, plan, error)
@@ -104,7 +104,7 @@ def _read_again(before: Pass, done: Pass) -> Pass:
 
 def _forward(
     subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None,
-    wanted: Wanted | None = None,
+    parts: Parts | None = None,
 ) -> Pass:  # fmt: skip
     rules = plan.rules or {}
     flow = Flow(
@@ -125,7 +125,7 @@ def _forward(
         light=plan.light,
         through=plan.through,
         ahead=plan.ahead,
-        wanted=wanted,
+        parts=parts,
         rows=subject.rows if plan.rows else None,
     )
     flow.log.lost = subject.notes.lost
@@ -267,7 +267,7 @@ class Pass:
     def pull(
         self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False
     ) -> dict[str, Tensor]:
-        """Propagate each target's score (or the positive part of its change) to the explained values: (rows, k, …) each.
+        """Propagate each target's score, or the positive part of its change, to the explained values: (rows, k, …).
 
         `rules` is another table for the same families; `again` keeps the pass for further propagations.
         """

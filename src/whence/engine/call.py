@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,15 +157,20 @@ def derivative(call: Call, m: Any) -> Gradients:
     return call.vjp(m)
 
 
-def ahead(prepare: Callable[[Call], Back]) -> Rule:
+@dataclass(frozen=True, eq=False)
+class Ahead:
     """A rule that does its work in the forward pass and keeps what the way back needs, not the op itself."""
 
-    @functools.wraps(prepare)
-    def rule(call: Call, m: Any) -> Gradients:
-        return prepare(call)(m)
+    prepare: Callable[[Call], Back]
+    when: Callable[[Call], bool] | None = None  # for ops whose constants the data chose; elsewhere they are plain
+    secant: bool = False  # Δy/Δx, for which RevealCancel may stand
 
-    rule.prepare = prepare  # type: ignore[attr-defined]
-    return rule
+    @property
+    def __name__(self) -> str:
+        return self.prepare.__name__
+
+    def __call__(self, call: Call, m: Any) -> Gradients:
+        return self.prepare(call)(m)
 
 
 def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor], rule: Rule | None = None) -> Any:
@@ -174,7 +178,7 @@ def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor], rule: Rule
 
     A `rule` that can be prepared is, and then nothing else will do on the way back.
     """
-    node = _Ruled if getattr(rule, "prepare", None) is None else _Prepared
+    node = _Prepared if isinstance(rule, Ahead) else _Ruled
     flat = node.apply(stream, call, rule, *live)
     return _unflatten(call.form, iter(flat))
 
@@ -244,7 +248,7 @@ class _Prepared(torch.autograd.Function):
         return (None, None, None, *((given,) if isinstance(given, Tensor) else tuple(given)))
 
 
-def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule, given: Any) -> None:
+def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, given: Any) -> None:
     """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
     parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
     fits = len(parts) == len(wanted) and all(
@@ -253,7 +257,7 @@ def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule, given: An
     if not fits or given is None:
         got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
         raise RuleError(
-            f"The rule {rule_name(rule)!r} for {title} gave {got}, "
+            f"The rule {rule_name(rule or derivative)!r} for {title} gave {got}, "
             f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
             "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
         )

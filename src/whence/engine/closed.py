@@ -1,7 +1,7 @@
 """Closed forms between a reference and an input: products, quotients, norms, softmax and attention.
 
-Each shares m·Δy among its inputs exactly, by an identity and not by a quotient of small numbers; each keeps what the way
-back needs, at most the size of its inputs. `REFERENCE_RULES` is the whole table of a reference method and
+Each shares m·Δy among its inputs exactly, by an identity and not by a quotient of small numbers; each keeps what the
+way back needs, at most the size of its inputs. `REFERENCE_RULES` is the whole table of a reference method and
 `REFERENCE_EXPAND` what it wants written out.
 """
 
@@ -14,16 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Back, Call, Gradients, Rule, ahead, derivative
+from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS, masked_scores
 from whence.engine.reference import path_average, path_integral
-from whence.engine.secant import apart, cross, quotient, secant, switch, tanhc
+from whence.engine.secant import apart, by_secant, cross, quotient, secant, switch, tanhc
 from whence.engine.writes import tensors_in
 
 # ---- products ----
 
 
-@ahead
 def midpoint(call: Call) -> Back:
     """A bilinear or quadratic op: its derivative at the midpoint, Δ(ab) = Δa·(b+b')/2 + Δb·(a+a')/2."""
     live = {id(x) for x in call.inputs}
@@ -48,7 +47,6 @@ _DIRECT = {
 }
 
 
-@ahead
 def gain(call: Call) -> Back:
     """c·r with r a reciprocal, or c/b: Δ(c·r) = Δc·r_min + c_other·Δr, where the midpoint cancels as b nears 0.
 
@@ -74,12 +72,11 @@ def gain(call: Call) -> Back:
     return back
 
 
-@ahead
 def product(call: Call) -> Back:
     """A product of two: the midpoint, or the form for reciprocals where one of them is."""
     if call.family == "divide" or any(call.reciprocal):
-        return gain.prepare(call)  # type: ignore[attr-defined,no-any-return]
-    return midpoint.prepare(call)  # type: ignore[attr-defined,no-any-return]
+        return gain(call)
+    return midpoint(call)
 
 
 def several(call: Call, m: Any) -> Gradients:
@@ -87,7 +84,6 @@ def several(call: Call, m: Any) -> Gradients:
     return path_average(call, m, 32)
 
 
-@ahead
 def root(call: Call) -> Back:
     """y = √q with q quadratic (a Euclidean norm, a distance, a deviation): Δy = Δq / (y+y')."""
     if _order(call) not in (None, 2, "fro"):
@@ -104,20 +100,14 @@ def _order(call: Call) -> Any:
     return call.kwargs.get("p", call.kwargs.get("ord", call.args[place] if place and len(call.args) > place else None))
 
 
-@ahead
 def magnitude(call: Call) -> Back:
     """|x|: of complex numbers a root, of real ones a secant."""
-    complex_ = call.inputs[0].is_complex()
-    return root.prepare(call) if complex_ else secant.prepare(call)  # type: ignore[attr-defined,no-any-return]
-
-
-magnitude.secant = True  # type: ignore[attr-defined]
+    return root(call) if call.inputs[0].is_complex() else by_secant(call)
 
 
 # ---- norms ----
 
 
-@ahead
 def norm(call: Call) -> Back:
     """y = c/s, c = x or x − mean, s = √(mean c² + ε): `gain` for all entries at once.
 
@@ -150,7 +140,12 @@ def norm(call: Call) -> Back:
 
 
 def _layer_norm(
-    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Any:
     return (lambda t: t.flatten(-len(tuple(normalized_shape)))), eps, True, weight
 
@@ -196,7 +191,6 @@ def softmax_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: int) -> t
     return mean * tanhc(apart(x, before) / 2), (p + p0) / 2
 
 
-@ahead
 def softmax(call: Call) -> Back:
     """softmax(x), with one shift in both passes; see `softmax_map`."""
     (x,), (before,), dim = call.x, call.reference_x, _dim(call)
@@ -205,7 +199,6 @@ def softmax(call: Call) -> Back:
     return lambda m: (by * (m - (m * mean).sum(dim, keepdim=True))).to(x.dtype)
 
 
-@ahead
 def log_softmax(call: Call) -> Back:
     """x − log Σ exp x."""
     (x,), (before,), dim = call.x, call.reference_x, _dim(call)
@@ -214,7 +207,6 @@ def log_softmax(call: Call) -> Back:
     return lambda m: (m - by * m.sum(dim, keepdim=True)).to(x.dtype)
 
 
-@ahead
 def logsumexp(call: Call) -> Back:
     """log Σ exp x over some dimensions: the secant of the logarithm times those of the exponentials."""
     (x,), (before,) = call.x, call.reference_x
@@ -262,7 +254,6 @@ def _dim(call: Call) -> int:
 # ---- attention ----
 
 
-@ahead
 def attention(call: Call) -> Back:
     """softmax(q kᵀ) v as one rule: it keeps queries, keys and values of both passes and rebuilds the maps."""
     given, before = _operands(call.args, call.kwargs), _operands(call.reference.args, call.reference.kwargs or {})
@@ -309,6 +300,7 @@ def _operands(args: Any, kwargs: Any) -> dict[str, Any]:
 
 # ---- the table ----
 
+_PRODUCT, _MIDPOINT, _ROOT, _NORM = Ahead(product), Ahead(midpoint), Ahead(root), Ahead(norm)
 REFERENCE_RULES: dict[str, Rule] = {
     "*": path_integral,
     "view": derivative,
@@ -318,17 +310,16 @@ REFERENCE_RULES: dict[str, Rule] = {
         "add sum convolution average_pool batch_norm dropout cumsum interpolate embedding fourier".split(), derivative
     ),
     "elementwise": secant,
-    "abs": magnitude,
-    "multiply": product,
-    "divide": product,
-    **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var"), midpoint),
+    "abs": Ahead(magnitude, secant=True),
+    **dict.fromkeys(("multiply", "divide"), _PRODUCT),
+    **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var"), _MIDPOINT),
     "prod": several,
-    **dict.fromkeys(("vector_norm", "std", "dist", "cdist", "hypot"), root),
-    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), norm),
-    "softmax": softmax,
-    "log_softmax": log_softmax,
-    "logsumexp": logsumexp,
-    "scaled_dot_product_attention": attention,
+    **dict.fromkeys(("vector_norm", "std", "dist", "cdist", "hypot"), _ROOT),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _NORM),
+    "softmax": Ahead(softmax),
+    "log_softmax": Ahead(log_softmax),
+    "logsumexp": Ahead(logsumexp),
+    "scaled_dot_product_attention": Ahead(attention),
     "max_pool": cross,
     "max": cross,
 }

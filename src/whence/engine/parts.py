@@ -16,7 +16,9 @@ from torch import Tensor
 
 from whence.engine.call import Call, swapped
 from whence.engine.ops import GROUP
+from whence.engine.reference import Tape
 from whence.engine.secant import STEEP, derivative_where, too_close
+from whence.engine.writes import tensors_in
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
 _PARTS, _BORN = "_whence_parts", "_whence_born"
@@ -50,23 +52,26 @@ def parts_of(x: Tensor, before: Tensor) -> Pair:
 # ---- which ops are asked ----
 
 
-class Wanted:
+class Parts:
     """Which ops of a recorded pass have to give parts: those from which the score's, or RevealCancel's, are made."""
 
     def __init__(self, reveal: str = "") -> None:
         self.reveal = reveal  # "" (Rescale), "all", or "dense" for what follows dense layers
-        self.parents: list[tuple[int, ...]] = []
-        self.kinds: list[str] = []
-        self.ops: set[int] = set()
+        self.asked: set[int] = set()
+        self._kinds: list[str] = []
+        self._parents: list[tuple[int, ...]] = []
 
     def note(self, family: str, live: Sequence[Tensor]) -> None:
-        self.kinds.append(self.kind(family))
-        self.parents.append(tuple(_born(t) for t in live))
+        """Another op of the recording, by number."""
+        self._kinds.append(self.kind(family))
+        self._parents.append(tuple(_born(t) for t in live))
 
-    def bear(self, outputs: Sequence[Tensor]) -> None:
-        """The op that was noted last gave these."""
-        for tensor in outputs:
-            setattr(tensor, _BORN, (len(self.kinds) - 1, tensor._version))
+    def born(self, family: str, result: Any, tape: Tape) -> None:
+        """What the last of them gave."""
+        if self._kinds[-1] == "makes":
+            tape.record_result(result)
+        for tensor in tensors_in(result):
+            setattr(tensor, _BORN, (len(self._kinds) - 1, tensor._version))
 
     def kind(self, family: str) -> str:
         if family in _MAKERS:
@@ -83,14 +88,14 @@ class Wanted:
 
     def settle(self, held: Tensor) -> None:
         """The recording is over, and this tensor holds the scores."""
-        stack = [_born(held), *(n for n, kind in enumerate(self.kinds) if kind == "reveals")]
+        stack = [_born(held), *(n for n, kind in enumerate(self._kinds) if kind == "reveals")]
         while stack:
             op = stack.pop()
-            if op < 0 or op in self.ops or not self.kinds[op]:
+            if op < 0 or op in self.asked or not self._kinds[op]:
                 continue
-            self.ops.add(op)
-            if self.kinds[op] != "makes":
-                stack.extend(self.parents[op])
+            self.asked.add(op)
+            if self._kinds[op] != "makes":
+                stack.extend(self._parents[op])
 
 
 def _born(tensor: Tensor) -> int:
@@ -101,12 +106,11 @@ def _born(tensor: Tensor) -> int:
 # ---- ops that carry parts ----
 
 
-def carried(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any) -> Any:
-    """The parts of a result, laid out like it, or None."""
+def carry(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any) -> None:
+    """Give a result the parts that come of its inputs'."""
     function = _CARRIERS.get(call.family) or _MAKERS.get(call.family)
-    if function is None or not live or len(live) != len(pairs):
-        return None
-    return function(call, live, pairs, result)
+    if function is not None:
+        attach(result, function(call, live, pairs, result))
 
 
 def attach(result: Any, parts: Any) -> None:
@@ -226,13 +230,7 @@ def _fills(call: Call) -> bool:
 
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for item in (*args, *kwargs.values()):
-        if isinstance(item, Tensor):
-            found.append(item)
-        elif isinstance(item, tuple | list):
-            found += _tensors(item, {})
-    return found
+    return list(tensors_in([*args, *kwargs.values()]))
 
 
 _MAKERS: dict[str, Callable[..., Any]] = {"linear": _linear, "convolution": _linear}
@@ -279,7 +277,8 @@ def revealed(call: Call, x: Tensor, pair: Pair) -> tuple[Tensor, Pair]:
 
 def _per_step(call: Call, rise: Tensor, step: Tensor, *starts: Tensor) -> Tensor:
     """rise / step, and the mean of the derivatives from these starts where the step is too small."""
-    near = step.abs() <= too_close(call.family, step)
+    tiny = too_close(call.family, step)
+    near = step.abs() <= tiny if tiny else step == 0
     found = rise.div_(step)
     if bool(near.any()):
         found[near] = sum(derivative_where(call, near, start + step / 2) for start in starts) / len(starts)

@@ -25,7 +25,7 @@ from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable, odd_attention
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
-from whence.engine.parts import Pair, Wanted, attach, carried, parts_of, revealed
+from whence.engine.parts import Pair, Parts, attach, carry, parts_of, revealed
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
 from whence.engine.sites import Sites
@@ -73,7 +73,7 @@ class Flow(TorchFunctionMode):
     - `rows`: how many there are, for rules that sum per row; `call.places` and `call.place` then say where they are.
     - `marks`: take down live ops in a pass without gradients too.
     - `ahead`: rules of a replayed pass that can be prepared are, and no other table will do on the way back.
-    - `wanted`: which ops give positive and negative parts; recorded with the reference, asked in the replay.
+    - `parts`: which ops give positive and negative parts; noted in the recording, asked in the replay.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -99,7 +99,7 @@ class Flow(TorchFunctionMode):
         light: bool = False,
         through: bool = True,
         ahead: bool = True,
-        wanted: Wanted | None = None,
+        parts: Parts | None = None,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -125,7 +125,7 @@ class Flow(TorchFunctionMode):
         self._through = through and (record is not None or replay is not None)
         self._light = light
         self._ahead = ahead and replay is not None
-        self._wanted = wanted
+        self.parts = parts
 
     # ---- the pass ----
 
@@ -345,25 +345,17 @@ class Flow(TorchFunctionMode):
         if self.record is None and (ruled or self._asked()):
             call = self._call(family, spelled.name, func, args, kwargs, live, entry)
             ruled = ruled and (when is None or (when(call) and not self._only_views(family, func, args, kwargs, live)))
-        pairs = self._pairs(live, entry) if self._asked() and not (ruled and when) else None
-        if call is not None and pairs and self._wanted and self._wanted.reveals(family, rule, pairs):
-            call.function = func if target is None else out_of_place(func)
-            result, parts = revealed(call, live[0], pairs[0])
-            result = result if target is None else target.copy_(result)
+        pairs = self._pairs(live, entry) if call is not None and self._asked() else []
+        if call is not None and pairs and self.parts is not None and self.parts.reveals(family, rule, pairs):
+            result = self._revealed(call, live[0], pairs[0], target)
+        elif call is not None and ruled:
+            result = self._by_rule(call, target, live, rule if self._ahead else None)
         else:
-            if not ruled or call is None:
-                result = func(*args, **kwargs)
-            elif target is None:
-                result = run_with_rule(self._stream, call, live, rule if self._ahead else None)
-            else:
-                result = self._in_place(call, target, live, rule if self._ahead else None)
-            parts = carried(call, live, pairs, result) if call is not None and pairs and not ruled else None
-        if parts is not None:
-            attach(result, parts)
-        if self.record is not None and self._wanted is not None:
-            if self._wanted.kind(family) == "makes":
-                self.record.record_result(result)
-            self._wanted.bear(list(tensors_in(result)))
+            result = func(*args, **kwargs)
+            if call is not None and pairs:
+                carry(call, live, pairs, result)
+        if self.record is not None and self.parts is not None:
+            self.parts.born(family, result, self.record)
         outputs = list(tensors_in(result))
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
@@ -379,7 +371,7 @@ class Flow(TorchFunctionMode):
                 setattr(tensor, _RECIPROCAL, True)
         if self.rows is not None:
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
-            if ruled and self.record is None:
+            if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
         return result
 
@@ -401,16 +393,14 @@ class Flow(TorchFunctionMode):
         self, name: str, family: str, args: Any, kwargs: Any, live: list[Tensor], *, ruled: bool, writes: bool
     ) -> Any:
         if self.record is not None:
-            asked = self._wanted is not None and bool(self._wanted.kind(family))
+            asked = self.parts is not None and bool(self.parts.kind(family))
             self.record.record(name, self._here(), live, args, kwargs, values=ruled or asked, writes=writes)
             self.record.entries[-1].ruled = ruled
-            if self._wanted is not None:
-                self._wanted.note(family, live)
+            if self.parts is not None:
+                self.parts.note(family, live)
         return self.replay.play(name, self._here(), live) if self.replay is not None else None
 
-    def _call(
-        self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], entry: Any
-    ) -> Call:
+    def _call(self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], entry: Any) -> Call:
         call = Call(family, name, self._here(), func, args, kwargs, tuple(live), reference=entry)
         call.copies, call.lose = self.copies, functools.partial(self.log.lose, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
@@ -421,10 +411,19 @@ class Flow(TorchFunctionMode):
 
     def _asked(self) -> bool:
         """Whether the op that is being replayed has to give positive and negative parts."""
-        return self._wanted is not None and self.replay is not None and self.replay.played - 1 in self._wanted.ops
+        return self.parts is not None and self.replay is not None and self.replay.played - 1 in self.parts.asked
 
     def _pairs(self, live: list[Tensor], entry: Any) -> list[Pair]:
         return [parts_of(t, before) for t, before in zip(live, entry.values, strict=True)]
+
+    def _revealed(self, call: Call, x: Tensor, pair: Pair, target: Tensor | None) -> Tensor:
+        """An elementwise op by RevealCancel."""
+        if target is not None:
+            call.function = out_of_place(call.function)
+        y, parts = revealed(call, x, pair)
+        result = y if target is None else target.copy_(y)
+        attach(result, parts)
+        return result
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:
         """Whether this op hands on its input's own memory: a node of ours would cut the tie between the two."""
@@ -435,8 +434,10 @@ class Flow(TorchFunctionMode):
         memory = {t.untyped_storage().data_ptr() for t in live}
         return any(t.untyped_storage().data_ptr() in memory for t in tensors_in(found))
 
-    def _in_place(self, call: Call, target: Tensor, live: list[Tensor], rule: Rule | None) -> Tensor:
-        """x.relu_() as x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
+    def _by_rule(self, call: Call, target: Tensor | None, live: list[Tensor], rule: Rule | None) -> Any:
+        """x.relu_() is x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
+        if target is None:
+            return run_with_rule(self._stream, call, live, rule)
         copy = target.clone()
         call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
         call.function = out_of_place(call.function)

@@ -1,7 +1,7 @@
 """Rules between a reference and an input, op by op: m·Δy is shared out among the inputs' Δx with nothing lost.
 
-Elementwise functions take their secant, maxima go by who leads, and what picks among its inputs (`where`, indices, masks)
-by both picks. `closed.py` has the forms for products, norms, softmax and attention, and the table of all of them.
+Elementwise functions take their secant, maxima go by who leads, and what picks among its inputs (`where`, indices,
+masks) by both picks. `closed.py` has products, norms, softmax and attention, and the table of all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Back, Call, Gradients, ahead, swapped
+from whence.engine.call import Ahead, Back, Call, Gradients, swapped
 from whence.engine.ops import GROUP
 from whence.engine.reference import path_integral
 from whence.engine.writes import tensors_in
@@ -30,8 +30,7 @@ _MINIMA = frozenset("min amin minimum fmin".split())
 # ---- elementwise ----
 
 
-@ahead
-def secant(call: Call) -> Back:
+def by_secant(call: Call) -> Back:
     """y = g(x) elementwise: Δy/Δx."""
     if len(call.inputs) != 1 or call.inputs[0].is_complex():
         return functools.partial(path_integral, call)
@@ -39,7 +38,7 @@ def secant(call: Call) -> Back:
     return lambda m: m * by
 
 
-secant.secant = True  # type: ignore[attr-defined]
+secant = Ahead(by_secant, secant=True)
 
 
 def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tensor:
@@ -122,8 +121,7 @@ def cross(call: Call, m: Any) -> Gradients:
 # ---- picks ----
 
 
-@ahead
-def switch(call: Call) -> Back:
+def by_both_picks(call: Call) -> Back:
     """y = A x with an A that the data chose (a condition, an index, a mask), and y' = A' x' with another.
 
     Δy is shared between what A and what A' makes of Δx, by their sizes; where A = A' this is A's own derivative.
@@ -152,7 +150,7 @@ def chosen_otherwise(call: Call) -> bool:
     return any(_differ(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-switch.when = chosen_otherwise  # type: ignore[attr-defined]
+switch = Ahead(by_both_picks, when=chosen_otherwise)
 
 
 def _both(call: Call) -> list[tuple[Any, Sequence[Tensor]]]:

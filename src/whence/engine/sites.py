@@ -64,9 +64,7 @@ class Sites:
         self.aside = False  # whether ids were used for anything but to be looked up
         self._ids: dict[str, torch.Size] = {}
 
-    def tensor(
-        self, flow: Flow, key: str, value: Tensor, look: Callable[[Tensor], Tensor] | None = None
-    ) -> Tensor:
+    def tensor(self, flow: Flow, key: str, value: Tensor, look: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""
         given = self._given(key)
         leaf, handed = flow.start(

@@ -12,15 +12,8 @@ Method = Callable[..., dict[str, Tensor]]
 methods: Registry[Method] = Registry("method")
 method = methods.register
 
-# each registers itself
-from whence.methods import (  # noqa: E402, F401
-    deeplift,
-    gradient,
-    guided,
-    integrated,
-    occlusion,
-    rand,
-    shapley,
-    smooth,
-    surrogate,
-)
+# each registers itself, in the order in which they are listed
+# isort: off
+from whence.methods import gradient  # noqa: E402, F401
+from whence.methods import smooth, guided, integrated, deeplift  # noqa: E402, F401
+from whence.methods import occlusion, shapley, surrogate, rand  # noqa: E402, F401
