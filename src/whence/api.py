@@ -63,7 +63,7 @@ def explain(
         with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
             parts = [_answer(part, params, names) for part in steps(rows, progress, method)]
-        return join(subject, parts, several(target), params, channels, bool(methods[method].facts.get("complete")))
+        return join(subject, parts, several(target), params, channels, methods[method].facts.get("complete", False))
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:

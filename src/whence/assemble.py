@@ -32,9 +32,12 @@ def join(
     k_shown: bool,
     params: Mapping[str, Any],
     channels: str | None,
-    complete: bool = False,
+    complete: bool | str = False,
 ) -> Attribution:
-    """One attribution of all rows; `k_shown` keeps the axis of targets, `complete` asks for the gap."""
+    """One attribution of all rows; `k_shown` keeps the axis of targets, `complete` asks for the gap.
+
+    A method that is complete "exactly" has nothing to converge: a gap is worth a warning.
+    """
 
     def whole(tensors: list[Tensor]) -> Tensor:
         joined = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
@@ -87,6 +90,8 @@ def join(
         channel_axis=_like_input(subject, {name: _channel_axis(subject, name, raw[name], k_shown) for name in raw}),
     )
     _warn_of_non_finite(subject, values)
+    if complete == "exactly" and gap is not None:
+        _warn_of_a_gap(subject, gap)
     return found if channels is None else found.channels(channels)
 
 
@@ -151,6 +156,25 @@ def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
                 "The model has no finite derivative there (a square root or a logarithm at 0?), or its numbers "
                 "overflow in this dtype."
             )
+
+
+def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
+    """Beyond rounding, which is coarse in half precision."""
+    values = subject.facts.values or {"": gap}
+    coarse = max(torch.finfo(value.dtype).eps for value in values.values())
+    worst = gap.reshape(len(gap), -1).amax(1)
+    rows = (worst > max(1e-3, 16 * coarse)).nonzero().flatten().tolist()
+    if not rows:
+        return
+    lost = [
+        f"{op} (in {path or 'the model itself'})" for (op, path), missed in subject.notes.lost.items() if any(missed)
+    ]
+    what = f"Ops without a rule of their own: {', '.join(lost)}. " if lost else ""
+    warn(
+        f"{subject.method}: the sum over the inputs misses the delta by up to {float(worst.max()):.2g} of it in rows "
+        f"{rows}. {what}Something may depend on the input in a way that no op shows: an integer, a sorting order, a "
+        "number read out with .item()."
+    )
 
 
 def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool, summed: bool) -> Tensor:

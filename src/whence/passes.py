@@ -82,8 +82,11 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
         return replace(plan, ahead=False)  # a model that differentiates inside itself
     if isinstance(error, RowsNeeded):
         raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
-    if isinstance(error, RuntimeError) and "does not require grad" in str(error) and not plan.parameters:
-        return replace(plan, parameters=True)  # a model that differentiates by its own parameters
+    if isinstance(error, RuntimeError) and "does not require grad" in str(error):  # it differentiates inside itself,
+        if plan.reference is not None and not plan.graph:
+            return replace(plan, graph=True)
+        if not plan.parameters:
+            return replace(plan, parameters=True)  # perhaps by its own parameters
     return None
 
 

@@ -52,7 +52,7 @@ class Notes:
     most: int | None = None  # rows that memory allows in one pass, once it was found too small
     bytes_per_row: float = 0.0  # of one pass, counted over its live ops
     facts: dict[str, Any] = field(default_factory=dict)  # what a method says of its work as a whole
-    lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # what rules could not hand on
+    lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # what local path integrals missed
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # what a method says of each row, such as its steps
     per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
 
@@ -96,6 +96,7 @@ class Notes:
         rules: Counter[tuple[str, str]] = Counter()
         for (family, _, rule), count in self.ops.items():
             rules[family, rule] += count
+        unruled = self.unruled | Counter({op: len(times) for op, times in self.lost.items() if op not in self.unruled})
         return {
             "forward_passes": self.forwards,
             "backward_passes": self.backwards,
@@ -103,8 +104,9 @@ class Notes:
             **self.per_row,
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
             "unruled": [
-                {"op": op, "path": path, "count": n} | ({"gap": self.lost[op, path]} if (op, path) in self.lost else {})
-                for (op, path), n in self.unruled.most_common()
+                {"op": op, "path": path, "count": n}
+                | ({"gap": sum(lost)} if (lost := self.lost.get((op, path))) else {})
+                for (op, path), n in unruled.most_common()
             ],
             "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
         }

@@ -34,7 +34,7 @@ class Log:
         self.families: set[str] = set()  # of all live ops, with a graph or without
         self.bytes = 0  # of the live ops' results
         self.plain = True  # no checkpoints, no copies: autograd alone would do the same
-        self.lost: Counter[tuple[str, str]] = Counter()  # what rules could not hand on, in units of the score
+        self.lost: dict[tuple[str, str], list[float]] = {}  # what local path integrals missed, in units of the score
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
     def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> None:
@@ -52,10 +52,6 @@ class Log:
         self.ops[family, path, title] += 1
         if self.steps is not None:
             self.steps.append(Step(name, family, path, title, tuple(first.shape)))
-
-    def lose(self, family: str, path: str, amount: float) -> None:
-        """Take down what a rule could not hand on."""
-        self.lost[family, path] += amount  # type: ignore[assignment]
 
     def note_unruled(self, family: str, path: str, outputs: Sequence[Tensor]) -> bool:
         """Take down an op for which the table has nothing; whether it counts."""

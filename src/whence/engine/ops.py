@@ -126,7 +126,7 @@ _METADATA = frozenset(
     data_ptr get_device element_size len hash bool repr format item tolist numpy array int float index _version
     is_same_size is_nonzero register_hook retain_grad is_set_to untyped_storage storage is_inference is_shared
     dim_order has_names is_pinned result_type _set_grad_enabled setstate reduce_ex deepcopy dir iter
-    is_sparse is_cuda is_autocast_enabled""".split()
+    is_sparse is_cuda is_autocast_enabled grad backward""".split()
 )
 _METADATA_DUNDERS = frozenset({"__int__", "__float__", "__index__", "__bool__", "__len__", "__iter__"})
 

@@ -402,7 +402,7 @@ class Flow(TorchFunctionMode):
 
     def _call(self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], entry: Any) -> Call:
         call = Call(family, name, self._here(), func, args, kwargs, tuple(live), reference=entry)
-        call.copies, call.lose = self.copies, functools.partial(self.log.lose, family, self._here())
+        call.copies, call.lose = self.copies, functools.partial(self._lose, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
         call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
         return call
@@ -446,10 +446,20 @@ class Flow(TorchFunctionMode):
 
     def _unruled(self, family: str, outputs: list[Tensor]) -> None:
         if self.log.note_unruled(family, self._here(), outputs) and self.refuse:
-            raise NoRule(
-                f"{self.method} has no rule for {family!r} (met in {self._here() or 'the model itself'}).\n"
-                f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take the derivative.'
-            )
+            raise self._no_rule(family, self._here())
+
+    def _lose(self, family: str, path: str, amount: float) -> None:
+        """A rule took the local path integral, and this is what that missed."""
+        if self.refuse:
+            raise self._no_rule(family, path)
+        self.log.lost.setdefault((family, path), []).append(amount)
+
+    def _no_rule(self, family: str, path: str) -> NoRule:
+        otherwise = "the derivative" if self.replay is None else "the local path integral"
+        return NoRule(
+            f"{self.method} has no rule for {family!r} (met in {path or 'the model itself'}).\n"
+            f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take {otherwise}.'
+        )
 
     def _here(self) -> str:
         return self.path[-1] if self.path else ""

@@ -26,7 +26,7 @@ _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_re
     paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685",
     reference=True,
     several=True,
-    complete=True,
+    complete="exactly",
 )
 def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
     """Multipliers chained from the score to the inputs, φ = m ⊙ (x − x'), which sum to f(x) − f(x') exactly.
@@ -45,7 +45,7 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
     reference=True,
     several=True,
     background=True,
-    complete=True,
+    complete="exactly",
 )
 def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
     """DeepLIFT averaged over a background of references, φ = E[m ⊙ (x − x')]; each is computed once for all rows.
