@@ -365,7 +365,7 @@ def test_a_branch_that_flips_is_an_error_that_names_the_op() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(x) if x.sum() > 0 else torch.sigmoid(x)
 
-    with pytest.raises(whence.DivergedError, match=r"Op 2: the reference ran sigmoid .* the input runs tanh"):
+    with pytest.raises(whence.DivergedError, match=r"Op 3: the reference ran sigmoid .* the input runs tanh"):
         whence.explain(Branches(), g(1, 3).abs(), method="deeplift", baseline=-1.0, target=0)
 
 
