@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from benchmarks import deeplift, integrals
+from benchmarks import deeplift, gaps, integrals
 from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
@@ -176,6 +176,7 @@ def main() -> None:
     engine()
     report("small cnn", small_cnn)
     report("bert", bert)
+    gaps.main()
     deeplift.main([])
     integrals.main()
 

