@@ -1,15 +1,47 @@
-"""The graph audit: which ops did a tensor pass through that the mode never saw?"""
+"""What is live: marks on tensors, and the graph audit, which finds the ops that the mode never saw."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import Any
 
+from torch import Tensor
+
+_MARK = "_whence"  # attribute of tensors that were born in a pass
+
 # nodes which carry any stream unchanged: they appear without a call when views of one memory are written to
 _PLUMBING = frozenset(
     """View Reshape UnsafeView AsStrided Alias Select Slice Index Expand Permute Transpose T Unsqueeze Squeeze Clone
     Copy CopySlices ToCopy Split Unbind Cat Stack Repeat Add Sub Neg Mean Sum AccumulateGrad Detach""".split()
 )
+
+
+class Marks:
+    """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so."""
+
+    def __init__(self, tracks: bool) -> None:
+        self._tracks = tracks
+        self._token = object()  # not the pass: a tensor must not keep it alive
+        self._nodes: set[Any] = set()  # graph nodes whose op was seen
+        self._dead: set[Any] = set()  # graph nodes that depend on nothing live
+
+    def put(self, tensor: Tensor) -> None:
+        if tensor.requires_grad or (self._tracks and (tensor.is_floating_point() or tensor.is_complex())):
+            setattr(tensor, _MARK, self._token)
+            self._nodes.add(tensor.grad_fn)
+
+    def can_be_live(self, tensor: Tensor) -> bool:
+        return tensor.requires_grad or self._tracks
+
+    def on(self, tensor: Tensor) -> bool:
+        """Whether a tensor is marked, and was not written to since where we cannot see."""
+        return getattr(tensor, _MARK, None) is self._token and (
+            tensor.grad_fn in self._nodes or not tensor.requires_grad
+        )
+
+    def unseen(self, tensor: Tensor) -> list[str] | None:
+        """A tensor without a mark is live if its graph reaches a known node: what lies between, or None."""
+        return None if tensor.grad_fn is None else between(tensor.grad_fn, self._nodes, self._dead)
 
 
 def between(node: Any, known: Container[Any], dead: set[Any]) -> list[str] | None:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.attention import masked_scores
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
-from whence.engine.expand import EXPANSIONS, masked_scores
+from whence.engine.expand import EXPANSIONS
 from whence.engine.reference import path_average, path_integral
 from whence.engine.secant import apart, by_secant, cross, quotient, secant, switch, tanhc
 from whence.engine.writes import tensors_in

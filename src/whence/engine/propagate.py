@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import audit, rows
+from whence.engine import rows
+from whence.engine.attention import odd_attention
+from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
 from whence.engine.capture import Captures
-from whence.engine.expand import EXPANSIONS, expandable, odd_attention
+from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.parts import Pair, Parts, attach, carry, parts_of, revealed
@@ -42,7 +44,6 @@ from whence.engine.writes import (
 )
 from whence.errors import NoRule
 
-_MARK = "_whence"  # attribute of tensors that were born in a pass
 _active = threading.local()
 
 
@@ -113,15 +114,11 @@ class Flow(TorchFunctionMode):
         self.suspended = False
         self.log = Log(trace)
         self._stream = Stream()
-        self._token = object()  # not self: a tensor must not keep the pass alive
-        self._nodes: set[Any] = set()  # graph nodes whose op was seen
-        self._dead: set[Any] = set()  # graph nodes that depend on nothing live
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # copies of inference tensors
         self._expanding: list[str] = []
         self._visiting = False
         self._outer: Flow | None = None
-        # without gradients, marks alone say what is live
-        self._tracks = not gradient and (record is not None or self.captures.active or marks)
+        self._marks = Marks(not gradient and (record is not None or self.captures.active or marks))
         self._through = through and (record is not None or replay is not None)
         self._light = light
         self._ahead = ahead and replay is not None
@@ -174,22 +171,14 @@ class Flow(TorchFunctionMode):
     # ---- liveness ----
 
     def mark(self, tensor: Tensor) -> None:
-        if tensor.requires_grad or (self._tracks and (tensor.is_floating_point() or tensor.is_complex())):
-            setattr(tensor, _MARK, self._token)
-            self._nodes.add(tensor.grad_fn)
+        self._marks.put(tensor)
 
     def is_live(self, tensor: Tensor) -> bool:
-        if not tensor.requires_grad and not self._tracks:
+        if not self._marks.can_be_live(tensor):
             return False
-        if getattr(tensor, _MARK, None) is self._token and (tensor.grad_fn in self._nodes or not tensor.requires_grad):
+        if self._marks.on(tensor):
             return True
-        return self._came_from_outside(tensor)  # or it was marked, and then written to where we cannot see
-
-    def _came_from_outside(self, tensor: Tensor) -> bool:
-        """Audit: a tensor without a mark is live if its graph reaches a known node; what lies between was not seen."""
-        if tensor.grad_fn is None:
-            return False
-        unseen = audit.between(tensor.grad_fn, self._nodes, self._dead)
+        unseen = self._marks.unseen(tensor)
         if unseen is None:
             return False
         self.log.unseen.update((name, self._here()) for name in unseen)
