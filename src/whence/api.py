@@ -103,7 +103,7 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     assert facts.score is not None
     at_baseline = baselines.score(subject)
     before = at_baseline if facts.before is None else facts.before
-    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep), facts.beside)
+    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep), facts.beside, facts.padding)
 
 
 def _subject(

@@ -24,6 +24,7 @@ class Part:
     baseline_value: Tensor | None
     kept: Mapping[str, list[Tensor]]
     beside: Mapping[str, Mapping[str, Tensor]]
+    padding: bool = False  # what a mask hides has scores too
 
 
 def join(
@@ -45,7 +46,10 @@ def join(
 
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
-    real = {name: subject.real(name, _shape(subject, name, value, k_shown)) for name, value in raw.items()}
+    real = {
+        name: None if parts[0].padding else subject.real(name, _shape(subject, name, value, k_shown))
+        for name, value in raw.items()
+    }
     values = {
         name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
     }
@@ -140,6 +144,8 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
 def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int | None:
     """Tokens have their hidden dimensions behind them; images and signals have channels before their places."""
     shape = _shape(subject, name, raw, k_shown)
+    if isinstance(raw, Tensor) and raw.dim() - k_shown < len(shape):
+        return None  # one number per position already
     if subject.roles.get(name) == "ids":
         return len(shape)
     if subject.tokens(name, shape):

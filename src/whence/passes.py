@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence import targets
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
-from whence.engine.capture import Captures, Edit, Site
+from whence.engine.capture import Captures, Edit, Listener, Site
 from whence.engine.parts import Parts, parts_of
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
@@ -34,6 +34,8 @@ class Plan:
     reference: Subject | None = None  # the subject at x', recorded first and replayed against
     wants: Callable[[Site], bool] | None = None  # sites to read
     edit: Edit | None = None  # values to replace
+    cut: Collection[str] = ()  # modules at whose outputs the graph begins anew
+    tell: Listener | None = None  # is told of each site as it is passed
     copies: bool = False  # keep copies of what the model overwrites
     parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel
     parameters: bool = False  # leave parameters in the graph
@@ -113,7 +115,7 @@ def _forward(
     flow = Flow(
         merged(rules, subject.rules),
         sites=Sites(subject.values, subject.at),
-        captures=Captures(plan.wants, plan.edit),
+        captures=Captures(plan.wants, plan.edit, plan.tell),
         expand=plan.expand,
         record=record,
         replay=replay,
@@ -129,6 +131,7 @@ def _forward(
         through=plan.through,
         ahead=plan.ahead,
         parts=parts,
+        cut=plan.cut,
         rows=subject.rows if plan.rows else None,
     )
     flow.log.lost = subject.notes.lost

@@ -31,6 +31,7 @@ class Facts:
     before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
     told: bool = False  # that this is f(x'), and the receipt has what there is to say about it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
+    padding: bool = False  # the method gives scores to what a mask hides, and they are to be kept
     beside: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # more of the answer: positive, multiplier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ def masked_scores(scores: Tensor, mask: Tensor | None, causal: bool = False) -> 
 
 def odd_attention(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     """A fused call that one rule for queries, keys and values does not cover: a live mask, one tensor in two roles."""
-    given = {**dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)), **kwargs}
+    given = operands(args, kwargs)
     roles = [given[name] for name in ("query", "key", "value")]
     mask = given.get("attn_mask")
     return (
@@ -65,18 +65,50 @@ def odd_attention(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     )
 
 
+_ROLES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def operands(args: Any, kwargs: Any) -> dict[str, Any]:
+    """A fused call's arguments by name."""
+    return {**dict(zip(_ROLES, args, strict=False)), **kwargs}
+
+
 def attention_maps(call: Call) -> Tensor:
     """The attention probabilities of a fused call, rebuilt from its queries and keys: nothing but these was kept."""
-
-    def weigh(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Tensor:  # fmt: skip
-        identity = torch.eye(key.shape[-2], dtype=query.dtype, device=query.device).expand(*key.shape[:-2], -1, -1)
-        return attention(query, key, identity, attn_mask, 0.0, is_causal, scale, enable_gqa)
-
     with torch.no_grad():
-        return weigh(*call.args, **call.kwargs)
+        return _rebuilt(operands(call.args, call.kwargs))[0]
+
+
+def _rebuilt(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, float, int]:
+    """Probabilities, queries, keys and values (one of each per head), the scale, and heads per key."""
+    q, k, v = (given[name].detach() for name in ("query", "key", "value"))
+    groups = q.shape[-3] // k.shape[-3] if given.get("enable_gqa") else 1
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, -3), v.repeat_interleave(groups, -3)
+    scale = 1 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
+    p = masked_softmax(q @ k.mT * scale, given.get("attn_mask"), bool(given.get("is_causal")))
+    return p, q, k, v, scale, groups
+
+
+def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) -> list[Tensor]:
+    """A fused attention's own derivative, which shows its probabilities and their gradient on the way."""
+    call.x  # says so if the model has overwritten them  # noqa: B018
+    given = operands(call.args, call.kwargs)
+    p, q, k, v, scale, groups = _rebuilt(given)
+    to_p = m @ v.mT
+    show(p, to_p)
+    to_s = p * (to_p - (to_p * p).sum(-1, keepdim=True))
+    found = {
+        "query": (to_s @ k) * scale, "key": (to_s.mT @ q) * scale, "value": p.mT @ m, "attn_mask": to_s
+    }  # fmt: skip
+    total = [torch.zeros_like(x) for x in call.inputs]
+    for name, part in found.items():
+        for place, x in enumerate(call.inputs):
+            if given.get(name) is x:
+                if groups > 1 and name in ("key", "value"):
+                    part = part.unflatten(-3, (-1, groups)).sum(-3)
+                total[place] += part.sum_to_size(x.shape)
+    return total
 
 
 def multi_head_attention(

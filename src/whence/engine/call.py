@@ -48,6 +48,7 @@ class Call:
     places: tuple[Any, ...] = ()  # where the rows are in each live input
     place: Any = None  # and in the output
     reciprocal: tuple[bool, ...] = ()  # which live inputs are the reciprocal of something
+    site: Any = None  # of a fused attention, where sites are told of
     lose: Callable[[float], None] | None = None  # takes down what a rule could not hand on
 
     @property

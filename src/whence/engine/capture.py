@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from whence.engine import streams
 from whence.engine.ops import GROUP
 
 _WEIGHTS = "_whence_weights"  # on a softmax's result and its copies
@@ -32,11 +33,23 @@ class Site:
 Edit = Callable[[Site, Tensor], Tensor | None]  # gives the tensor to go on with, or None to leave it
 
 
+class Listener(Protocol):
+    """Is told of each site as it is passed."""
+
+    def value(self, site: Site, tensor: Tensor) -> None:
+        """A value as it goes on, in the graph."""
+
+    def fused(self, site: Site, streams: Any) -> None:
+        """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
+
+
 class Captures:
     """What to read (`wants`) and what to replace (`edit`); what was read is in `found`."""
 
-    def __init__(self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None) -> None:
-        self.wants, self.edit = wants, edit
+    def __init__(
+        self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None
+    ) -> None:
+        self.wants, self.edit, self.tell = wants, edit, tell
         self.found: dict[Site, Tensor] = {}  # values, as they were then
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.attention = 0  # attention calls met
@@ -44,19 +57,25 @@ class Captures:
 
     @property
     def active(self) -> bool:
-        return self.wants is not None or self.edit is not None
+        return self.wants is not None or self.edit is not None or self.tell is not None
 
     def visit(self, kind: Any, path: str, tensor: Tensor) -> Tensor:
         """The tensor to go on with at this place."""
-        self._calls[kind, path] += 1
-        site = Site(kind, path, self._calls[kind, path])
+        site = self.arrive(kind, path)
         given = self.edit(site, tensor) if self.edit else None
         tensor = tensor if given is None else given
         if self.wants is not None and self.wants(site):
             self.found[site] = tensor.detach().clone()  # the model may overwrite it
             if tensor.requires_grad:
                 self.edges[site] = get_gradient_edge(tensor)
+        if self.tell is not None:
+            self.tell.value(site, tensor)
         return tensor
+
+    def arrive(self, kind: Any, path: str) -> Site:
+        """The next call of this kind here."""
+        self._calls[kind, path] += 1
+        return Site(kind, path, self._calls[kind, path])
 
     def weights(self, family: str, live: list[Tensor]) -> Tensor | None:
         """The attention probabilities among the inputs of a product."""
@@ -69,6 +88,8 @@ class Captures:
         group = GROUP.get(family)
         if group == "attention":
             self.attention += 1
+        if self.active:
+            streams.follow(family, live, outputs)
         copies = (group == "view" or family in _COPIES) and any(getattr(t, _WEIGHTS, False) for t in live)
         if copies or family == "softmax":
             for tensor in outputs:

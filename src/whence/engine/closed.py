@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.attention import masked_scores
+from whence.engine.attention import masked_scores, operands
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
 from whence.engine.reference import path_average, path_integral
@@ -257,7 +257,7 @@ def _dim(call: Call) -> int:
 
 def attention(call: Call) -> Back:
     """softmax(q kᵀ) v as one rule: it keeps queries, keys and values of both passes and rebuilds the maps."""
-    given, before = _operands(call.args, call.kwargs), _operands(call.reference.args, call.reference.kwargs or {})
+    given, before = operands(call.args, call.kwargs), operands(call.reference.args, call.reference.kwargs or {})
     live = [any(given[name] is t for t in call.inputs) for name in ("query", "key", "value")]
     call.outputs = ()
 
@@ -293,10 +293,6 @@ def _attention_back(m: Tensor, given: dict[str, Any], before: dict[str, Any]) ->
     if groups > 1:
         to_k, to_v = (t.unflatten(-3, (-1, groups)).sum(-3) for t in (to_k, to_v))
     return to_q, to_k, to_v
-
-
-def _operands(args: Any, kwargs: Any) -> dict[str, Any]:
-    return {**dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)), **kwargs}
 
 
 # ---- the table ----

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import rows
+from whence.engine import rows, streams
 from whence.engine.attention import odd_attention
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
@@ -75,6 +75,7 @@ class Flow(TorchFunctionMode):
     - `marks`: take down live ops in a pass without gradients too.
     - `ahead`: rules of a replayed pass that can be prepared are, and no other table will do on the way back.
     - `parts`: which ops give positive and negative parts; noted in the recording, asked in the replay.
+    - `cut`: modules at whose outputs the graph begins anew; the last of each is in `cuts`.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -101,6 +102,7 @@ class Flow(TorchFunctionMode):
         through: bool = True,
         ahead: bool = True,
         parts: Parts | None = None,
+        cut: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -123,6 +125,8 @@ class Flow(TorchFunctionMode):
         self._light = light
         self._ahead = ahead and replay is not None
         self.parts = parts
+        self.cut = frozenset(cut)
+        self.cuts: dict[str, tuple[Tensor, Any]] = {}
 
     # ---- the pass ----
 
@@ -152,6 +156,15 @@ class Flow(TorchFunctionMode):
         if self.rows is not None:
             rows.begin(handed, self.rows)
         return leaf, handed
+
+    def cut_here(self, path: str, tensor: Tensor) -> Tensor:
+        """Let the graph begin anew at a module's output, which is then a leaf; what came before is let go."""
+        if not self.is_live(tensor):
+            return tensor
+        leaf, handed = self.start(tensor)
+        streams.copy(tensor, handed)
+        self.cuts[path] = (leaf, streams.stream_of(tensor))
+        return handed
 
     def pull(
         self, outputs: Tensor, start: Tensor, leaves: Sequence[Tensor], rules: Mapping[str, Rule] | None = None,
@@ -371,7 +384,7 @@ class Flow(TorchFunctionMode):
             return args, kwargs, live
         self._visiting = True  # an edit may multiply attention too
         try:
-            new = self._again(lambda: self.captures.visit("attention", self._here(), weights * 1))
+            new = self._again(lambda: self.captures.visit("attention", self._here(), weights.view_as(weights)))
         finally:
             self._visiting = False
         swap = {id(weights): new}
@@ -394,6 +407,9 @@ class Flow(TorchFunctionMode):
         call.copies, call.lose = self.copies, functools.partial(self._lose, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
         call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
+        if family == "scaled_dot_product_attention" and self.captures.tell is not None:
+            call.site = self.captures.arrive("attention", self._here())
+            self.captures.tell.fused(call.site, tuple(streams.stream_of(t) for t in (live[0], live[1 % len(live)])))
         return call
 
     # ---- parts ----

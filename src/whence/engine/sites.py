@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from whence.engine import streams
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.rows import begin
@@ -71,6 +72,7 @@ class Sites:
             value if given is None else given.of(value, look) if isinstance(given, Instead) else given
         )
         self.leaves[key] = leaf
+        streams.begin(handed, key)
         return handed
 
     def _given(self, key: str) -> Tensor | Instead | None:
@@ -197,6 +199,7 @@ class Sites:
                 "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
             )
         flow.mark(handed)
+        streams.begin(handed, key)
         if flow.rows is not None:
             begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
         return handed
@@ -207,6 +210,8 @@ class Sites:
         """The module's output with its first tensor made live, if this is the call that is explained."""
         if flow.captures.active:
             output = replace_first(output, lambda t: flow.captures.visit("output", path, t))
+        if path in flow.cut:
+            output = replace_first(output, lambda t: flow.cut_here(path, t))
         if path != self.path or not path:
             return output
         self.calls += 1

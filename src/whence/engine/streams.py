@@ -1,0 +1,63 @@
+"""Which tokens a tensor's positions stand for: text, image, decoder. Attention scores have queries' and keys' streams.
+
+A stream is the set of explained inputs from which its positions were born; it stays with the queries when attention
+mixes values of other streams in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from whence.engine.ops import GROUP
+
+Stream = frozenset[str]
+_STREAM = "_whence_stream"
+
+
+def begin(tensor: Tensor, key: str) -> None:
+    """The positions of this tensor are those of an explained input."""
+    setattr(tensor, _STREAM, frozenset({key.partition("#")[0]}))
+
+
+def stream_of(tensor: Tensor) -> Any:
+    """A stream, the (query, key) streams of attention scores, or None."""
+    return getattr(tensor, _STREAM, None)
+
+
+def copy(old: Tensor, new: Tensor) -> None:
+    setattr(new, _STREAM, stream_of(old))
+
+
+def pair_of(tensor: Tensor) -> tuple[Stream, Stream]:
+    """Queries' and keys' streams of attention probabilities; one that is not known is taken to be the other."""
+    return both(stream_of(tensor))
+
+
+def both(found: Any) -> tuple[Stream, Stream]:
+    if isinstance(found, tuple):
+        query, key = (s if isinstance(s, frozenset) else frozenset() for s in found)
+        return query or key, key or query
+    return (found or frozenset(), found or frozenset())
+
+
+def follow(family: str, live: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Carry streams from an op's inputs to its outputs."""
+    found = _joined(family, [stream_of(t) for t in live])
+    if found is not None:
+        for tensor in outputs:
+            setattr(tensor, _STREAM, found)
+
+
+def _joined(family: str, known: Sequence[Any]) -> Any:
+    pairs = [s for s in known if isinstance(s, tuple)]
+    single = [s for s in known if isinstance(s, frozenset)]
+    if GROUP.get(family) == "attention":
+        return single[0] if single else None  # the queries come first
+    if family in ("matmul", "einsum") and len(known) == 2:
+        return pairs[0][0] if pairs else (single[0], single[1]) if len(single) == 2 else single[0] if single else None
+    if pairs:
+        return pairs[0]
+    return frozenset().union(*single) if single else None

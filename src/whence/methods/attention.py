@@ -1,0 +1,319 @@
+"""Methods that read attention: raw maps, rollout, flow, gradients of maps, and attentive class activation tokens.
+
+Maps are (rows, heads, query, key). The later layer stands on the left, so only the read-out row is multiplied through
+the layers, from the last to the first. In models of several streams (encoder and decoder, text and image) each call acts
+on its queries' positions and reads its keys'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from whence.engine.streams import Stream
+from whence.errors import ParameterError
+from whence.flow import max_flows
+from whence.grids import on_inputs
+from whence.maps import Map, Reading, readout, real_positions
+from whence.methods import method
+from whence.registry import Bounds
+from whence.streams import two_stream
+from whence.subject import Subject
+
+Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
+Rows = Literal["real", "all"]
+Start = Annotated[int, Bounds(low=0)]
+State = dict[Stream, Tensor]  # (rows, targets or 1, n) for each stream's positions
+
+
+def _heads(a: Tensor, g: Tensor | None) -> Tensor:
+    return a.mean(1)
+
+
+def _facts(**facts: Any) -> dict[str, Any]:
+    return {"needs": "attention", "at": False, **facts}
+
+
+# ---- maps alone ----
+
+
+@method("raw_attention", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+def raw_attention(
+    subject: Subject, *, layer: Any = -1, readout: Any = "auto", preset: Preset = None
+) -> dict[str, Tensor]:
+    """The attention of one layer, mean over its heads, at the read-out row.
+
+    `layer="mean"` averages all layers. `readout` is the position whose row is read: "auto" (where the score depends on
+    the last layer), "first", "last", "mean", or an index. The authors' BERT code gives the first token 0.
+    """
+    reading = Reading(subject, _heads, gradient=False).run(readout)
+    return _first_is_zero(_one_layer(reading, layer, readout, preset), preset)
+
+
+@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+def rollout(
+    subject: Subject, *, normalize: bool = True, start_layer: Start = 0, readout: Any = "auto", preset: Preset = None
+) -> dict[str, Tensor]:
+    """The product over layers of E_h(a) + I, each row normalised, at the read-out row.
+
+    The authors' BERT code gives the first token 0: `preset="authors-bert"`.
+    """
+    reading = Reading(subject, _heads, gradient=False).run(readout)
+    return _first_is_zero(_through(reading, _with_residual(normalize), start_layer, readout, preset), preset)
+
+
+@method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
+    """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
+    reading = Reading(subject, _heads, gradient=False).run(readout)
+    return on_inputs(subject, _flows(reading, readout))
+
+
+# ---- maps and their gradients ----
+
+
+@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", **_facts())
+def generic_attention(
+    subject: Subject, *, identity: bool = True, readout: Any = "auto", preset: Preset = None
+) -> dict[str, Tensor]:
+    """R ← R + M·R over layers, M = E_h((g ⊙ a)⁺), at the read-out row; `identity=False` multiplies M alone.
+
+    Encoder–decoder and two-stream models take the paper's rules for cross-attention. The authors' code gives scores to
+    tokens that a mask hides, too.
+    """
+    reading = Reading(subject, _positive, gradient=True).run()
+    if any(m.crosses for m in reading.maps):
+        return on_inputs(subject, two_stream(reading, readout))
+    step = _with_residual(False) if identity else _alone
+    return _through(reading, step, 0, readout, preset)
+
+
+@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
+def attention_gradients(
+    subject: Subject, *, combine: Literal["product", "sum"] = "product", readout: Any = "auto"
+) -> dict[str, Tensor]:
+    """AttGrads: E_h(g ⊙ a) without a positive part, multiplied or summed over layers, at the read-out row."""
+    reading = Reading(subject, _product, gradient=True).run()
+    if combine == "product":
+        return _through(reading, _alone, 0, readout)
+    return _one_layer(reading, "sum", readout)
+
+
+@method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **_facts())
+def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
+    """One layer's attention times its gradient, E_h(a ⊙ ∂f/∂a), at the read-out row.
+
+    `output="probability"` ranks as the paper does, by the gradient of the decision's probability.
+    """
+    return _one_layer(Reading(subject, _product, gradient=True).run(), layer, readout)
+
+
+@method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **_facts())
+def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
+    """One layer's gradient by its attention, E_h(∂f/∂a), at the read-out row."""
+    return _one_layer(Reading(subject, lambda a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
+
+
+@method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
+def grad_sam(
+    subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real"
+) -> dict[str, Tensor]:
+    """The mean over layers, heads and query rows of a ⊙ ReLU(g); `axis` is the one that is averaged away.
+
+    `rows="all"` counts padding among them.
+    """
+    reading = Reading(subject, lambda a, g: (a * g.clamp(min=0)).mean(1), gradient=True).run()  # type: ignore[union-attr]
+    total: State = {}
+    count: dict[Stream, int] = {}
+    for m in reading.maps:
+        stream = m.key if axis == "query" else m.query
+        found = _mean(m.stacked(), _real(reading, m, rows, axis), -2 if axis == "query" else -1)
+        total[stream] = total.get(stream, 0) + found  # type: ignore[operator]
+        count[stream] = count.get(stream, 0) + 1
+    return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
+
+
+@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", **_facts())
+def attention_gradcam(
+    subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None
+) -> dict[str, Tensor]:
+    """The last layer's maps, each head weighted by its mean gradient, (E_h w_h·a_h)⁺, at the read-out row.
+
+    The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0: `preset="authors-bert"`.
+    """
+    rows = "all" if preset else rows
+    reading = Reading(subject, lambda a, g: torch.stack([a, g]), gradient=True)  # type: ignore[list-item]
+    reading.reduce = lambda a, g: _gradcam(reading, a, g, rows, preset)  # type: ignore[arg-type]
+    return _first_is_zero(_one_layer(reading.run(), -1, readout, preset), preset)
+
+
+# ---- hidden states ----
+
+
+@method("cat", paper="Qiang et al. 2022, AttCAT", **_facts())
+def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
+    """Class activation tokens: Σ over layers of the hidden states that enter them times their gradients, Σ_h ∇h ⊙ h.
+
+    The authors' code gives scores to tokens that a mask hides, too.
+    """
+    reading = Reading(subject, lambda a, g: a.new_zeros(len(a)), gradient=True, hidden=True).run()
+    return _activations(reading, None, preset)
+
+
+@method("attcat", paper="Qiang et al. 2022, AttCAT", **_facts())
+def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> dict[str, Tensor]:
+    """Class activation tokens of each layer, weighted by the attention that each token receives there on average.
+
+    `rows="all"` (and the authors' preset) counts padding among the tokens that give attention.
+    """
+    reading = Reading(subject, _heads, gradient=True, hidden=True).run()
+    return _activations(reading, "all" if preset else rows, preset)
+
+
+# ---- what is made of a map ----
+
+
+def _positive(a: Tensor, g: Tensor | None) -> Tensor:
+    assert g is not None
+    return (g * a).clamp(min=0).mean(1)
+
+
+def _product(a: Tensor, g: Tensor | None) -> Tensor:
+    assert g is not None
+    return (g * a).mean(1)
+
+
+def _gradcam(reading: Reading, a: Tensor, g: Tensor, rows: str, preset: str | None) -> Tensor:
+    query, key = (_real_of(reading, reading.maps[-1], side, n, rows) for side, n in (("query", a.shape[2]), ("key", a.shape[3])))
+    pairs = (query[:, :, None] * key[:, None])[:, None]  # (rows, 1, q, k)
+    weight = (g * pairs).sum((2, 3), keepdim=True) / pairs.sum((2, 3), keepdim=True)
+    cam = (weight * a).mean(1).clamp(min=0)
+    if preset != "authors-bert":
+        return cam
+    low, high = cam.amin((1, 2), keepdim=True), cam.amax((1, 2), keepdim=True)
+    return (cam - low) / (high - low)
+
+
+# ---- what is made of all maps ----
+
+Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # a row and a map → what stays, what goes to the keys
+
+
+def _with_residual(normalize: bool) -> Step:
+    def step(row: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        row = row / (a.sum(-1) + 1) if normalize else row
+        return row, _times(row, a)
+
+    return step
+
+
+def _alone(row: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(row), _times(row, a)
+
+
+def _times(row: Tensor, a: Tensor) -> Tensor:
+    """A row vector times a matrix, for each row and target."""
+    return (row.unsqueeze(-2) @ a).squeeze(-2)
+
+
+def _through(
+    reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None
+) -> dict[str, Tensor]:
+    """The read-out row through the layers, from the last to the one to start with."""
+    stream, row = readout(reading, where)
+    state: State = {stream: row}
+    for m in reversed(_from_layer(reading.maps, start_layer)):
+        if m.query in state:
+            stays, goes = step(state[m.query], m.stacked())
+            state[m.query] = state[m.query] if m.crosses and step is _alone else stays
+            state[m.key] = state[m.key] + goes if m.key in state else goes
+    return on_inputs(reading.subject, state, padding=preset is not None)
+
+
+def _from_layer(maps: list[Map], start: int) -> list[Map]:
+    """Each stream's maps without its first ones."""
+    seen: dict[tuple[Stream, Stream], int] = {}
+    kept = []
+    for m in maps:
+        seen[m.query, m.key] = seen.get((m.query, m.key), -1) + 1
+        if seen[m.query, m.key] >= start:
+            kept.append(m)
+    return kept
+
+
+def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
+    """The read-out row of one layer's map onto each stream, or the mean or sum over layers."""
+    stream, row = readout(reading, where)
+    state: State = {}
+    for key in {m.key: None for m in reading.maps if m.query == stream}:
+        maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
+        chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
+        total = sum(_times(row, m.stacked()) for m in chosen)
+        assert isinstance(total, Tensor)
+        state[key] = total / len(chosen) if layer == "mean" else total
+    return on_inputs(reading.subject, state, padding=preset is not None)
+
+
+def _pick(maps: list[Map], layer: Any) -> Map:
+    if not isinstance(layer, int) or isinstance(layer, bool) or not -len(maps) <= layer < len(maps):
+        raise ParameterError(f'layer={layer!r} is not allowed.\n  Give "mean" or a layer from {-len(maps)} to {len(maps) - 1}.')
+    return maps[layer]
+
+
+def _flows(reading: Reading, where: Any) -> State:
+    stream, row = readout(reading, where)
+    maps = [m.stacked() for m in reading.maps if m.query == m.key == stream]
+    found = []
+    for i in range(len(row)):
+        each = []
+        for k in range(row.shape[1]):
+            layers = [(a[i, k % a.shape[1]].double() + torch.eye(a.shape[-1])) / 2 for a in maps]
+            each.append(max_flows(layers, row[i, k].double()))
+        found.append(torch.stack(each))
+    return {stream: torch.stack(found).to(row)}
+
+
+def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str, Tensor]:
+    """Σ over layers of h·∇h, weighted by the attention received if rows are given."""
+    total: State = {}
+    done = set()
+    for m in reading.maps:
+        place = (m.layer, m.run)
+        if m.crosses or place in done or place not in reading.entered:
+            continue
+        done.add(place)
+        found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
+        if rows is not None:
+            found = found * _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
+        total[m.query] = total.get(m.query, 0) + found  # type: ignore[operator]
+    return on_inputs(reading.subject, total, padding=preset is not None)
+
+
+# ---- real units ----
+
+
+def _real(reading: Reading, m: Map, rows: str, side: str) -> Tensor:
+    """1 for the queries (or keys) that count, (rows, 1, n)."""
+    n = m.found[0].shape[-2 if side == "query" else -1]
+    return _real_of(reading, m, side, n, rows)[:, None]
+
+
+def _real_of(reading: Reading, m: Map, side: str, n: int, rows: str) -> Tensor:
+    found = real_positions(reading.subject, m.query if side == "query" else m.key, n)
+    return torch.ones_like(found) if rows == "all" else found
+
+
+def _mean(a: Tensor, weight: Tensor, dim: int) -> Tensor:
+    """The mean of (rows, k, q, key) over one axis, of those that count."""
+    weight = weight.unsqueeze(-1) if dim == -2 else weight.unsqueeze(-2)
+    return (a * weight).sum(dim) / weight.sum(dim)
+
+
+def _first_is_zero(found: dict[str, Tensor], preset: str | None) -> dict[str, Tensor]:
+    """What the authors' BERT code does to the class token."""
+    if preset != "authors-bert":
+        return found
+    return {key: torch.cat([torch.zeros_like(value[..., :1]), value[..., 1:]], -1) for key, value in found.items()}

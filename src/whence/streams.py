@@ -1,0 +1,72 @@
+"""Cross-attention in models of several streams: the ICCV 2021 rules for encoder–decoder and two-stream models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.streams import Stream
+from whence.maps import Map, Reading, readout
+
+Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)
+
+
+def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
+    """The read-out row of the relevance of each stream's positions."""
+    calls = [[(m.query, m.key, m.stacked()) for m in group] for group in _together(reading.maps)]
+    found = propagate(calls)
+    stream, row = readout(reading, where)
+    return {key: (row.unsqueeze(-2) @ r).squeeze(-2) for (query, key), r in found.items() if query == stream}
+
+
+def _together(maps: Sequence[Map]) -> Iterator[list[Map]]:
+    """Calls that are updated at once: the two directions of a cross-attention in one layer."""
+    waiting: list[Map] = []
+    for m in maps:
+        mirrored = waiting and m.crosses and (m.key, m.query) == (waiting[0].query, waiting[0].key)
+        if mirrored and m.layer == waiting[0].layer:
+            yield [*waiting, m]
+            waiting = []
+            continue
+        if waiting:
+            yield waiting
+        waiting = [m]
+    if waiting:
+        yield waiting
+
+
+def propagate(
+    calls: Sequence[Sequence[tuple[Any, Any, Tensor]]], *, normalize: bool = True, rule_10: bool = True
+) -> Relevance:
+    """Relevance between streams after all calls, each (query stream, key stream, M); calls of one group act at once.
+
+    Self-attention: R_st += M·R_st for every t. Cross-attention: R_sq += R̄_ssᵀ·M·R̄_qq and R_st += M·R_qt for the others.
+    """
+    r: Relevance = {}
+    for group in calls:
+        for query, key, m in group:
+            r.setdefault((query, query), torch.eye(m.shape[-2]).to(m).expand(*m.shape[:-2], -1, -1))
+            r.setdefault((key, key), torch.eye(m.shape[-1]).to(m).expand(*m.shape[:-2], -1, -1))
+        added: list[tuple[tuple[Any, Any], Tensor]] = []
+        for query, key, m in group:
+            if query == key:
+                added += [((query, t), m @ old) for (s, t), old in r.items() if s == query]
+                continue
+            ours, theirs = (_normalised(r[s, s]) if normalize else r[s, s] for s in (query, key))
+            added.append(((query, key), ours.mT @ m @ theirs))
+            if rule_10:
+                added += [((query, t), m @ old) for (s, t), old in r.items() if s == key and t != key]
+        for place, more in added:
+            r[place] = r[place] + more if place in r else more
+    return r
+
+
+def _normalised(r: Tensor) -> Tensor:
+    """I + (R − I) / rowsum(R − I), and 0 for empty rows of R − I."""
+    eye = torch.eye(r.shape[-1]).to(r)
+    rest = r - eye
+    total = rest.sum(-1, keepdim=True)
+    return eye + torch.where(total == 0, torch.zeros_like(rest), rest / total.masked_fill(total == 0, 1))
