@@ -62,5 +62,3 @@ def grid(tokens: int, height: int, width: int) -> tuple[int, int, int]:
         f"The model attends to {tokens} positions, which are no grid of patches of a {height} × {width} image.\n"
         "  Choose a method that explains pixels."
     )
-
-

@@ -72,6 +72,7 @@ class Reading:
         )
         if self.gradient:
             done.pull()
+            self.maps = [m for m in self.maps if m.found]  # the others do nothing for the score
         elif auto:
             self._pull_cuts(done)
         return self
@@ -122,14 +123,12 @@ class Reading:
             self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
 
     def _pull_cuts(self, done: Pass) -> None:
-        """How the score reads what the last layer gave: nothing before it was kept."""
-        layer = self.maps[-1].layer
-        if layer not in done.flow.cuts:
-            return
-        leaf, streams = done.flow.cuts[layer]
-        columns = done.columns([leaf])
-        norms = [_norms(torch.zeros_like(leaf) if g is None else g) for (g,) in columns]
-        self.left[layer] = (both(streams)[0], norms)
+        """How the score reads what the last layers gave: nothing before them was kept."""
+        cuts = {m.layer: done.flow.cuts[m.layer] for m in self.maps if m.layer in done.flow.cuts}
+        columns = done.columns([leaf for leaf, _ in cuts.values()])
+        for place, (layer, (_, streams)) in enumerate(cuts.items()):
+            if columns[0][place] is not None:
+                self.left[layer] = (both(streams)[0], [_norms(column[place]) for column in columns])  # type: ignore[arg-type]
 
 
 def by_head(a: Tensor, rows: int) -> Tensor:
@@ -143,8 +142,8 @@ def by_head(a: Tensor, rows: int) -> Tensor:
     if a.dim() == 4 and len(a) == rows:
         return a
     raise InputError(
-        f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, and not (rows, heads, query, key)."
-        "\n  Choose a method that reads no attention."
+        f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, not (rows, heads, query, key).\n"
+        "  Choose a method that reads no attention."
     )
 
 
@@ -156,18 +155,36 @@ def _norms(g: Tensor) -> Tensor:
 # ---- where the answer is read ----
 
 
-def readout(reading: Reading, where: Any) -> tuple[Stream, Tensor]:
-    """The stream whose positions the score reads, and how much of it at each: (rows, targets or 1, n), summing to 1."""
-    last = reading.maps[-1]
-    stream, norms = reading.left.get(last.layer, (last.query, []))
-    if where == "auto":
-        if norms:
-            return stream, _shares(torch.stack(norms, 1))
-        return last.query, _shares(torch.stack(reading.rows_of_last, 1))
-    subject = reading.subject
-    n = last.found[0].shape[1] if stream == last.query else norms[0].shape[1]
-    real = real_positions(subject, stream, n)
-    return stream, _chosen(where, real)[:, None]
+def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
+    """How much of each position of a stream the score reads: (rows, targets or 1, n), summing to 1.
+
+    A stream is read out if its last state goes to the score and not to another stream's attention.
+    """
+    found = {}
+    for stream in dict.fromkeys(m.query for m in reading.maps):
+        last = max(n for n, m in enumerate(reading.maps) if m.query == stream)
+        if any(m.crosses and m.key == stream for m in reading.maps[last:]):
+            continue
+        shares = _read_by_score(reading, reading.maps[last], last)
+        if shares is None:
+            continue
+        if where != "auto":
+            shares = _chosen(where, real_positions(reading.subject, stream, shares.shape[-1]))[:, None]
+        found[stream] = shares
+    return found
+
+
+def _read_by_score(reading: Reading, last: Map, number: int) -> Tensor | None:
+    """By the gradient of what the stream's last layer gave, or of the rows of the last map."""
+    stream, norms = reading.left.get(last.layer, (None, []))
+    if norms and stream == last.query:
+        return _shares(torch.stack(norms, 1))
+    if number + 1 < len(reading.maps):
+        return None
+    if reading.rows_of_last:
+        return _shares(torch.stack(reading.rows_of_last, 1))
+    a = last.found[0]
+    return _shares(torch.ones_like(a[:, None, :, 0]))
 
 
 def _shares(size: Tensor) -> Tensor:

@@ -18,8 +18,12 @@ def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
     """The read-out row of the relevance of each stream's positions."""
     calls = [[(m.query, m.key, m.stacked()) for m in group] for group in _together(reading.maps)]
     found = propagate(calls)
-    stream, row = readout(reading, where)
-    return {key: (row.unsqueeze(-2) @ r).squeeze(-2) for (query, key), r in found.items() if query == stream}
+    state: dict[Stream, Tensor] = {}
+    for stream, row in readout(reading, where).items():
+        for (query, key), r in found.items():
+            if query == stream:
+                state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
+    return state
 
 
 def _together(maps: Sequence[Map]) -> Iterator[list[Map]]:
@@ -39,11 +43,12 @@ def _together(maps: Sequence[Map]) -> Iterator[list[Map]]:
 
 
 def propagate(
-    calls: Sequence[Sequence[tuple[Any, Any, Tensor]]], *, normalize: bool = True, rule_10: bool = True
+    calls: Sequence[Sequence[tuple[Any, Any, Tensor]]], *, normalize: bool = True, mix: bool = True
 ) -> Relevance:
     """Relevance between streams after all calls, each (query stream, key stream, M); calls of one group act at once.
 
-    Self-attention: R_st += M·R_st for every t. Cross-attention: R_sq += R̄_ssᵀ·M·R̄_qq and R_st += M·R_qt for the others.
+    Self-attention: R_st += M·R_st for every t. Cross-attention: R_sq += R̄_ssᵀ·M·R̄_qq (without `mix`: M alone), and
+    R_st += M·R_qt for the others.
     """
     r: Relevance = {}
     for group in calls:
@@ -56,9 +61,8 @@ def propagate(
                 added += [((query, t), m @ old) for (s, t), old in r.items() if s == query]
                 continue
             ours, theirs = (_normalised(r[s, s]) if normalize else r[s, s] for s in (query, key))
-            added.append(((query, key), ours.mT @ m @ theirs))
-            if rule_10:
-                added += [((query, t), m @ old) for (s, t), old in r.items() if s == key and t != key]
+            added.append(((query, key), ours.mT @ m @ theirs if mix else m))
+            added += [((query, t), m @ old) for (s, t), old in r.items() if s == key and t != key]
         for place, more in added:
             r[place] = r[place] + more if place in r else more
     return r

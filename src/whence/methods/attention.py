@@ -1,8 +1,8 @@
 """Methods that read attention: raw maps, rollout, flow, gradients of maps, and attentive class activation tokens.
 
 Maps are (rows, heads, query, key). The later layer stands on the left, so only the read-out row is multiplied through
-the layers, from the last to the first. In models of several streams (encoder and decoder, text and image) each call acts
-on its queries' positions and reads its keys'.
+the layers, from the last to the first. In models of several streams (encoder and decoder, text and image) each call
+acts on its queries' positions and reads its keys'.
 """
 
 from __future__ import annotations
@@ -118,14 +118,12 @@ def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "aut
 
 
 @method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
-def grad_sam(
-    subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real"
-) -> dict[str, Tensor]:
+def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real") -> dict[str, Tensor]:
     """The mean over layers, heads and query rows of a ⊙ ReLU(g); `axis` is the one that is averaged away.
 
     `rows="all"` counts padding among them.
     """
-    reading = Reading(subject, lambda a, g: (a * g.clamp(min=0)).mean(1), gradient=True).run()  # type: ignore[union-attr]
+    reading = Reading(subject, lambda a, g: (a * g.clamp(min=0)).mean(1), gradient=True).run()
     total: State = {}
     count: dict[Stream, int] = {}
     for m in reading.maps:
@@ -142,7 +140,8 @@ def attention_gradcam(
 ) -> dict[str, Tensor]:
     """The last layer's maps, each head weighted by its mean gradient, (E_h w_h·a_h)⁺, at the read-out row.
 
-    The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0: `preset="authors-bert"`.
+    The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0 (`preset="authors-bert"`), and
+    their ViT code looks at the class token's row of patches alone and stretches that (`preset="authors-vit"`).
     """
     rows = "all" if preset else rows
     reading = Reading(subject, lambda a, g: torch.stack([a, g]), gradient=True)  # type: ignore[list-item]
@@ -186,14 +185,19 @@ def _product(a: Tensor, g: Tensor | None) -> Tensor:
     return (g * a).mean(1)
 
 
-def _gradcam(reading: Reading, a: Tensor, g: Tensor, rows: str, preset: str | None) -> Tensor:
-    query, key = (_real_of(reading, reading.maps[-1], side, n, rows) for side, n in (("query", a.shape[2]), ("key", a.shape[3])))
+def _gradcam(reading: Reading, a: Tensor, g: Tensor, rows: str, preset: Preset) -> Tensor:
+    last = reading.maps[-1]
+    query, key = _real_of(reading, last.query, a.shape[2], rows), _real_of(reading, last.key, a.shape[3], rows)
     pairs = (query[:, :, None] * key[:, None])[:, None]  # (rows, 1, q, k)
+    if preset == "authors-vit":
+        pairs = torch.zeros_like(pairs)
+        pairs[:, :, 0, 1:] = 1
     weight = (g * pairs).sum((2, 3), keepdim=True) / pairs.sum((2, 3), keepdim=True)
     cam = (weight * a).mean(1).clamp(min=0)
-    if preset != "authors-bert":
+    if preset is None:
         return cam
-    low, high = cam.amin((1, 2), keepdim=True), cam.amax((1, 2), keepdim=True)
+    seen = cam if preset == "authors-bert" else cam[:, :1, 1:]
+    low, high = seen.amin((1, 2), keepdim=True), seen.amax((1, 2), keepdim=True)
     return (cam - low) / (high - low)
 
 
@@ -219,12 +223,9 @@ def _times(row: Tensor, a: Tensor) -> Tensor:
     return (row.unsqueeze(-2) @ a).squeeze(-2)
 
 
-def _through(
-    reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None
-) -> dict[str, Tensor]:
+def _through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row through the layers, from the last to the one to start with."""
-    stream, row = readout(reading, where)
-    state: State = {stream: row}
+    state: State = dict(readout(reading, where))
     for m in reversed(_from_layer(reading.maps, start_layer)):
         if m.query in state:
             stays, goes = step(state[m.query], m.stacked())
@@ -246,34 +247,33 @@ def _from_layer(maps: list[Map], start: int) -> list[Map]:
 
 def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row of one layer's map onto each stream, or the mean or sum over layers."""
-    stream, row = readout(reading, where)
     state: State = {}
-    for key in {m.key: None for m in reading.maps if m.query == stream}:
-        maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
-        chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
-        total = sum(_times(row, m.stacked()) for m in chosen)
-        assert isinstance(total, Tensor)
-        state[key] = total / len(chosen) if layer == "mean" else total
+    for stream, row in readout(reading, where).items():
+        for key in {m.key: None for m in reading.maps if m.query == stream}:
+            maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
+            chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
+            found = [_times(row, m.stacked()) for m in chosen]
+            total = torch.stack(found).sum(0) / (len(chosen) if layer == "mean" else 1)
+            state[key] = state[key] + total if key in state else total
     return on_inputs(reading.subject, state, padding=preset is not None)
 
 
 def _pick(maps: list[Map], layer: Any) -> Map:
     if not isinstance(layer, int) or isinstance(layer, bool) or not -len(maps) <= layer < len(maps):
-        raise ParameterError(f'layer={layer!r} is not allowed.\n  Give "mean" or a layer from {-len(maps)} to {len(maps) - 1}.')
+        raise ParameterError(
+            f'layer={layer!r} is not allowed.\n  Give "mean" or a layer from {-len(maps)} to {len(maps) - 1}.'
+        )
     return maps[layer]
 
 
 def _flows(reading: Reading, where: Any) -> State:
-    stream, row = readout(reading, where)
-    maps = [m.stacked() for m in reading.maps if m.query == m.key == stream]
-    found = []
-    for i in range(len(row)):
-        each = []
-        for k in range(row.shape[1]):
-            layers = [(a[i, k % a.shape[1]].double() + torch.eye(a.shape[-1])) / 2 for a in maps]
-            each.append(max_flows(layers, row[i, k].double()))
-        found.append(torch.stack(each))
-    return {stream: torch.stack(found).to(row)}
+    state: State = {}
+    for stream, row in readout(reading, where).items():
+        maps = [m.stacked()[:, 0].double() for m in reading.maps if m.query == m.key == stream]
+        layers = [(a + torch.eye(a.shape[-1])) / 2 for a in maps]
+        found = [[max_flows([a[i] for a in layers], one.double()) for one in each] for i, each in enumerate(row)]
+        state[stream] = torch.stack([torch.stack(each) for each in found]).to(row)
+    return state
 
 
 def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str, Tensor]:
@@ -288,7 +288,7 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
         found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
         if rows is not None:
             found = found * _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
-        total[m.query] = total.get(m.query, 0) + found  # type: ignore[operator]
+        total[m.query] = total[m.query] + found if m.query in total else found
     return on_inputs(reading.subject, total, padding=preset is not None)
 
 
@@ -298,11 +298,11 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
 def _real(reading: Reading, m: Map, rows: str, side: str) -> Tensor:
     """1 for the queries (or keys) that count, (rows, 1, n)."""
     n = m.found[0].shape[-2 if side == "query" else -1]
-    return _real_of(reading, m, side, n, rows)[:, None]
+    return _real_of(reading, m.query if side == "query" else m.key, n, rows)[:, None]
 
 
-def _real_of(reading: Reading, m: Map, side: str, n: int, rows: str) -> Tensor:
-    found = real_positions(reading.subject, m.query if side == "query" else m.key, n)
+def _real_of(reading: Reading, stream: Stream, n: int, rows: str) -> Tensor:
+    found = real_positions(reading.subject, stream, n)
     return torch.ones_like(found) if rows == "all" else found
 
 
