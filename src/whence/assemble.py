@@ -169,7 +169,7 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     values = subject.facts.values or {"": gap}
     coarse = max(torch.finfo(value.dtype).eps for value in values.values())
     worst = gap.reshape(len(gap), -1).amax(1)
-    rows = (worst > max(1e-3, 16 * coarse)).nonzero().flatten().tolist()
+    rows = (worst > max(1e-4, min(1e4 * coarse, 16 * coarse + 1e-3))).nonzero().flatten().tolist()
     if not rows:
         return
     lost = [
@@ -179,7 +179,7 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     warn(
         f"{subject.method}: the sum over the inputs misses the delta by up to {float(worst.max()):.2g} of it in rows "
         f"{rows}. {what}Something may depend on the input in a way that no op shows: an integer, a sorting order, a "
-        "number read out with .item()."
+        "number read out with .item(), an infinity that comes and goes."
     )
 
 

@@ -134,7 +134,14 @@ class Attribution:
             last = [part.flatten(axis + k) if axis > 1 else part.movedim(1 + k, -1) for part in parts]
             return _aggregated(torch.cat(last, -1), how)
 
-        return replace(self, values=self._without_padding(aggregate(self.raw, self.channel_axis)))
+        found = replace(self, values=self._without_padding(aggregate(self.raw, self.channel_axis)))
+        summed = how == "sum" and self.channel_axis == 1 and isinstance(self.positive, Tensor)
+        of_tokens = how == "sum" and isinstance(self.channel_axis, int) and self.channel_axis > 1
+        if self.positive is None or of_tokens:
+            return found
+        if not summed:
+            return replace(found, positive=None, negative=None)
+        return replace(found, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
 
     def _without_padding(self, values: Any, real: Any = ...) -> Any:
         real = self.real if real is ... else real

@@ -18,7 +18,7 @@ from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
 from whence.engine.sites import Instead, Sites, watched
-from whence.errors import DivergedError, IndependentError, InputError, ModelError, NoAttention, NoRule
+from whence.errors import BaselineError, DivergedError, IndependentError, InputError, ModelError, NoAttention, NoRule
 
 if TYPE_CHECKING:
     from whence.subject import Subject
@@ -216,6 +216,11 @@ def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
         )
     if not bool(torch.isfinite(score).all()):
         row = int((~torch.isfinite(score)).any(1).nonzero()[0])
+        if flow.record is not None:
+            raise BaselineError(
+                f"The model's score at the baseline is {score[row].tolist()} for row {row}.\n"
+                "  Give another baseline=, at which the model has a finite score."
+            )
         raise ModelError(
             f"The model's score is {score[row].tolist()} for row {row}.\n"
             "  Check the weights and this row; an explanation needs a finite score."

@@ -151,7 +151,8 @@ def multi_head_attention(
         mask = None if mask is None else F.pad(mask, (0, 1))
     dropped = dropout_p if training else 0.0
     if need_weights:
-        seen = masked_softmax(q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1])), mask)
+        scores = q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]))
+        seen = torch.softmax(scores if mask is None else scores + mask.to(scores.dtype), -1)
         mixed = F.dropout(seen, dropped, dropped > 0) @ v
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropped, causal)

@@ -42,6 +42,7 @@ class Call:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
+    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are no parameters
     form: Any = None  # of the result
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
@@ -54,9 +55,13 @@ class Call:
     @property
     def x(self) -> tuple[Tensor, ...]:
         """The live inputs, detached."""
-        if tuple(t._version for t in self.inputs) != self.versions:
-            raise Overwritten(f"The input of {self} was overwritten in place after the call.")
+        self.check()
         return tuple(t.detach() for t in self.inputs)
+
+    def check(self) -> None:
+        """Inputs and constants must be what they were."""
+        if self.versions and tuple(map(version_of, (*self.inputs, *self.loose))) != self.versions:
+            raise Overwritten(f"The input of {self} was overwritten in place after the call.")
 
     @property
     def y(self) -> Tensor:
@@ -89,6 +94,7 @@ class Call:
 
     def derivative_at(self, point: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
         """What the op's derivative at other inputs makes of the signal m."""
+        self.check()
         with torch.enable_grad():
             inputs = tuple(
                 t.detach().expand_as(x).clone().requires_grad_() for t, x in zip(point, self.inputs, strict=True)
@@ -96,13 +102,20 @@ class Call:
             swap = {id(x): new for x, new in zip(self.inputs, inputs, strict=True)}
             outputs: list[Tensor] = []
             flatten(self.function(*swapped(self.args, swap), **swapped(self.kwargs, swap)), outputs)
-        return _pulled(outputs, inputs, m)
+        try:
+            return _pulled(outputs, inputs, m)
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):
+                raise
+            return (None,) * len(inputs)  # an op that torch cannot differentiate
 
     def moved(self, point: Sequence[Tensor]) -> Call:
         """The same op at other inputs, and nothing of these."""
         swap = {id(x): new for x, new in zip(self.inputs, point, strict=True)}
         args, kwargs = swapped(self.args, swap), swapped(self.kwargs, swap)
-        return Call(self.family, self.name, self.path, self.function, args, kwargs, tuple(point))
+        there = Call(self.family, self.name, self.path, self.function, args, kwargs, tuple(point), loose=self.loose)
+        there.versions = tuple(map(version_of, (*there.inputs, *there.loose)))
+        return there
 
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
@@ -117,9 +130,15 @@ class Call:
         return f"{self.family!r} (met in {self.path or 'the model itself'})"
 
 
+def version_of(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
     signals = [m] if isinstance(m, Tensor) else list(m)
     pairs = [(y, s) for y, s in zip(outputs, signals, strict=True) if y.requires_grad]
+    if not pairs:
+        return (None,) * len(inputs)
     return torch.autograd.grad(
         [y for y, _ in pairs], inputs, [s for _, s in pairs], retain_graph=True, allow_unused=True
     )
@@ -198,7 +217,7 @@ class _Ruled(torch.autograd.Function):
         outputs: list[Tensor] = []
         call.form = flatten(result, outputs)
         call.inputs, call.outputs = inputs, tuple(outputs)
-        call.versions = tuple(t._version for t in inputs)
+        call.versions = tuple(map(version_of, (*inputs, *call.loose)))
         ctx.stream, ctx.call = stream, call
         given = tuple(y.detach() for y in outputs)
         fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]
@@ -232,7 +251,7 @@ class _Prepared(torch.autograd.Function):
             outputs: list[Tensor] = []
             call.form = flatten(call.function(*call.args, **call.kwargs), outputs)
             call.inputs, call.outputs = inputs, tuple(outputs)
-            call.versions = tuple(t._version for t in inputs)
+            call.versions = tuple(map(version_of, (*inputs, *call.loose)))
             ctx.back = rule.prepare(call)
         ctx.stream, ctx.rule, ctx.family, ctx.name, ctx.title = stream, rule, call.family, call.name, str(call)
         ctx.shapes = [x.shape for x in inputs]

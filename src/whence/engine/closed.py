@@ -98,7 +98,10 @@ def root(call: Call) -> Back:
 def _order(call: Call) -> Any:
     """Which norm it is, if any."""
     place = {"std": None, "hypot": None, "abs": None, "dist": 2, "cdist": 2}.get(call.name, 1)
-    return call.kwargs.get("p", call.kwargs.get("ord", call.args[place] if place and len(call.args) > place else None))
+    order = call.kwargs.get("p", call.kwargs.get("ord", call.args[place] if place and len(call.args) > place else None))
+    dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else None)
+    of_matrices = call.name == "linalg_norm" and (isinstance(dim, list | tuple) or call.inputs[0].dim() == 2)
+    return "spectral" if of_matrices and order == 2 and (dim is None or len(dim) == 2) else order
 
 
 def magnitude(call: Call) -> Back:
@@ -189,7 +192,13 @@ def softmax_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: int) -> t
     """
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = p * torch.sigmoid(rise) + p0 * torch.sigmoid(-rise)
-    return mean * tanhc(apart(x, before) / 2), (p + p0) / 2
+    by = mean * tanhc(apart(x, before) / 2)
+    if bool((x.amax(dim) <= _HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
+        by = by.masked_fill((x <= _HIDDEN) & (x == before), 0.0)
+    return by, (p + p0) / 2
+
+
+_HIDDEN = -3e38  # what models add to a score that is not to be seen is the least single
 
 
 def softmax(call: Call) -> Back:
@@ -309,7 +318,7 @@ REFERENCE_RULES: dict[str, Rule] = {
     "elementwise": secant,
     "abs": Ahead(magnitude, secant=True),
     **dict.fromkeys(("multiply", "divide"), _PRODUCT),
-    **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var"), _MIDPOINT),
+    **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var", "mse_loss"), _MIDPOINT),
     "prod": several,
     **dict.fromkeys(("vector_norm", "std", "dist", "cdist", "hypot"), _ROOT),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _NORM),

@@ -6,6 +6,7 @@ plain gradients need not pay for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,35 +27,74 @@ class Ranked(NamedTuple):
     indices: Tensor
 
 
-def _in_order(x: Tensor) -> Tensor:
-    """Ascending along the last axis, by Batcher's odd-even merges."""
-    n, block = x.shape[-1], 1
-    while block < n:
-        step = block
-        while step >= 1:
-            starts = range(step % block, n - step, 2 * step)
-            low = [i + j for j in starts for i in range(min(step, n - j - step))]
-            low = [i for i in low if i // (2 * block) == (i + step) // (2 * block)]
-            x = _compared(x, low, [i + step for i in low])
+class Extremes(NamedTuple):
+    min: Tensor
+    max: Tensor
+
+
+def _in_order(x: Tensor, block: int = 1) -> Tensor:
+    """Ascending along the last axis, whose length is a power of two; blocks of some length may be in order already."""
+    while block < x.shape[-1]:
+        x = x.unflatten(-1, (-1, 2 * block))
+        low, high = x[..., :block], x[..., block:].flip(-1)
+        x = torch.cat([torch.minimum(low, high), torch.maximum(low, high).flip(-1)], -1)
+        step = block // 2
+        while step:  # each half is bitonic now
+            x = x.unflatten(-1, (-1, 2, step))
+            low, high = x[..., 0, :], x[..., 1, :]
+            x = torch.stack([torch.minimum(low, high), torch.maximum(low, high)], -2).flatten(-3)
             step //= 2
+        x = x.flatten(-2)
         block *= 2
     return x
 
 
-def _compared(x: Tensor, low: list[int], high: list[int]) -> Tensor:
-    """The smaller of each pair in its lower place."""
-    touched = {*low, *high}
-    rest = [i for i in range(x.shape[-1]) if i not in touched]
-    place = {index: n for n, index in enumerate([*rest, *low, *high])}
-    a, b = x[..., low], x[..., high]
-    parts = [x[..., rest], torch.minimum(a, b), torch.maximum(a, b)]
-    return torch.cat(parts, -1)[..., [place[i] for i in range(x.shape[-1])]]
+def _padded(x: Tensor, length: int, value: float) -> Tensor:
+    rest = x.new_full((*x.shape[:-1], length - x.shape[-1]), value)
+    return torch.cat([x, rest], -1) if rest.shape[-1] else x
+
+
+def _largest(x: Tensor, k: int) -> Tensor:
+    """The k largest along the last axis, largest first: blocks in order, of which each round keeps the better half."""
+    size = 1 << (k - 1).bit_length()
+    blocks = 1 << (max(1, -(-x.shape[-1] // size)) - 1).bit_length()
+    x = _in_order(_padded(x, size * blocks, -math.inf).unflatten(-1, (blocks, size)))
+    while x.shape[-2] > 1:
+        x = torch.maximum(x[..., ::2, :], x[..., 1::2, :].flip(-1))
+        x = _from_bitonic(x)
+    return x[..., 0, :].flip(-1)[..., :k]
+
+
+def _from_bitonic(x: Tensor) -> Tensor:
+    step = x.shape[-1] // 2
+    while step:
+        y = x.unflatten(-1, (-1, 2, step))
+        low, high = y[..., 0, :], y[..., 1, :]
+        x = torch.stack([torch.minimum(low, high), torch.maximum(low, high)], -2).flatten(-3)
+        step //= 2
+    return x
+
+
+def _ranked(values: Tensor, own: Any, dim: int) -> Ranked:
+    """Values by the network, largest first or smallest first, in the places where the op itself has them."""
+    values, theirs = values.movedim(-1, dim), own.values
+    if not bool(((values == theirs) | (values.isnan() & theirs.isnan())).all()):
+        order = theirs.argsort(dim=dim, stable=True).argsort(dim=dim)
+        values = values.gather(dim, values.detach().argsort(dim=dim, stable=True).gather(dim, order))
+    return Ranked(values, own.indices)
+
+
+def _of_its_own(function: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """What the op itself gives, unseen by the mode."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        return function(input.detach(), *args, **kwargs)
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
-    values = _in_order(input.movedim(dim, -1))
-    values = (values.flip(-1) if descending else values).movedim(-1, dim)
-    return Ranked(values, torch.argsort(input, dim=dim, descending=descending, stable=True))
+    own = _of_its_own(torch.sort, input, dim=dim, descending=descending, stable=stable)
+    x = input.movedim(dim, -1)
+    values = _in_order(_padded(x, 1 << max(0, x.shape[-1] - 1).bit_length(), math.inf))[..., : x.shape[-1]]
+    return _ranked(values.flip(-1) if descending else values, own, dim)
 
 
 def msort(input: Tensor) -> Tensor:
@@ -62,26 +102,27 @@ def msort(input: Tensor) -> Tensor:
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
-    ranked = sort(input, dim, largest)
-    return Ranked(ranked.values.narrow(dim, 0, k), ranked.indices.narrow(dim, 0, k))
+    own = _of_its_own(torch.topk, input, k, dim, largest, sorted)
+    x = input.movedim(dim, -1)
+    return _ranked(_largest(x, k) if largest else -_largest(-x, k), own, dim)
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
-    ranked = sort(input, dim)
-    found = [t.narrow(dim, k - 1, 1) for t in ranked]
-    return Ranked(*(found if keepdim else [t.squeeze(dim) for t in found]))
+    own = _of_its_own(torch.kthvalue, input, k, dim, keepdim)
+    found = -_largest(-input.movedim(dim, -1), k)[..., -1:].movedim(-1, dim)
+    return Ranked(found if keepdim else found.squeeze(dim), own.indices)
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if dim is None:
         return kthvalue(input.flatten(), (input.numel() + 1) // 2, 0).values
-    return kthvalue(input, (input.shape[dim] + 1) // 2, dim, keepdim)
+    own = _of_its_own(torch.median, input, dim, keepdim)
+    return Ranked(kthvalue(input, (input.shape[dim] + 1) // 2, dim, keepdim).values, own.indices)
 
 
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    if dim is None:
-        return input.amin(), input.amax()
-    return input.amin(dim, keepdim), input.amax(dim, keepdim)
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Extremes:
+    axes = () if dim is None else (dim,)
+    return Extremes(input.amin(axes, keepdim), input.amax(axes, keepdim))
 
 
 # ---- small compositions ----
@@ -109,6 +150,44 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """(a / max(‖a‖, ε)) · (b / max(‖b‖, ε))."""
     a, b = (t / t.square().sum(dim, keepdim=True).sqrt().clamp_min(eps) for t in (x1, x2))
     return (a * b).sum(dim)
+
+
+def norm_of(
+    x: Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, out: None = None, dtype: Any = None
+) -> Any:
+    """‖x‖₁ and ‖x‖∞ by their magnitudes."""
+    axes = tuple(range(x.dim())) if dim is None else dim
+    size = x.abs()
+    return size.sum(axes, keepdim=keepdim) if p == 1 else size.amax(axes, keepdim=keepdim)
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: None = None, size_average: None = None, ignore_index: int = -100,
+    reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """−log_softmax(x) at the label."""
+    losses = -torch.log_softmax(input, 1 if input.dim() > 1 else 0)
+    at = target.unsqueeze(1) if input.dim() > 1 else target
+    return _reduced(losses.gather(1 if input.dim() > 1 else 0, at).squeeze(1 if input.dim() > 1 else -1), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: None = None, size_average: None = None, reduce: None = None,
+    reduction: str = "mean", pos_weight: None = None,
+) -> Tensor:  # fmt: skip
+    """softplus(x) − x·t."""
+    return _reduced(-F.logsigmoid(-input) - input * target, reduction)
+
+
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: None = None, reduce: None = None, reduction: str = "mean",
+    weight: None = None,
+) -> Tensor:  # fmt: skip
+    return _reduced((input - target).abs(), reduction)
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
@@ -183,7 +262,7 @@ def instance_norm(
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
     """x / max(‖x‖, ε)."""
     if p != 2:
-        return F.normalize(x, p, dim, eps)
+        return x / torch.norm(x, p, dim, keepdim=True).clamp_min(eps)
     return x * x.square().sum(dim, keepdim=True).clamp_min(eps**2).sqrt().reciprocal()
 
 
@@ -260,6 +339,42 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("clamp", "clip"), clamp),
     "cosine_similarity": cosine_similarity,
     "pairwise_distance": pairwise_distance,
+    **dict.fromkeys(("norm", "linalg_vector_norm"), norm_of),
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
+    "l1_loss": l1_loss,
+}
+
+
+def _order(args: Any, kwargs: Any) -> Any:
+    return kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None))
+
+
+def _plain_loss(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    """No weights, no smoothing, labels that are ids or of the input's shape."""
+    odd = ("weight", "pos_weight", "label_smoothing", "size_average", "reduce")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    return (
+        len(args) < 3 and not any(kwargs.get(name) for name in odd) and isinstance(target, Tensor)
+        and kwargs.get("reduction", "mean") in ("mean", "sum", "none")
+    )  # fmt: skip
+
+
+def _labels(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    return _plain_loss(args, kwargs, live) and not target.is_floating_point() and not bool((target < 0).any())
+
+
+# which calls of an op have the form that is written out
+_FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
+    **dict.fromkeys(("clamp", "clip"), lambda args, kwargs, live: len(live) > 1),  # with bounds that are live
+    **dict.fromkeys(
+        ("norm", "linalg_vector_norm"),
+        lambda args, kwargs, live: _order(args, kwargs) in (1, math.inf) and not args[0].is_complex(),
+    ),
+    "cross_entropy": _labels,
+    "binary_cross_entropy_with_logits": _plain_loss,
+    "l1_loss": _plain_loss,
 }
 
 
@@ -268,8 +383,9 @@ def expandable(name: str, args: Any, kwargs: Any, live: Sequence[Tensor]) -> boo
     given = [*args, *kwargs.values()]
     if any(isinstance(a, Tensor) and type(a) is not Tensor for a in given):
         return False  # a mask that is a class of its own
-    if name in ("clamp", "clip"):
-        return len(live) > 1  # with bounds that are live
+    form = _FORMS.get(name)
+    if form is not None and not form(args, kwargs, live):
+        return False
     if name in ("layer_norm", "group_norm", "rms_norm", "instance_norm", "normalize"):
         return bool(args) and isinstance(args[0], Tensor) and "cudnn_enable" not in kwargs and len(args) < 7
     return name != "embedding_bag" or not (args and isinstance(args[0], Tensor) and args[0].is_floating_point())

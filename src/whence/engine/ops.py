@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "add": "add radd sub rsub subtract neg negative",
         "sum": "sum mean nansum nanmean trace",
         "scale": "",
-        "linear": "linear addmv",
+        "linear": "linear",
         "convolution": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc
             convolution _convolution""",
         "average_pool": """avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
@@ -61,18 +61,20 @@ FAMILIES: dict[str, dict[str, str]] = {
         "clamp": "clamp clip clamp_min clamp_max hardtanh threshold",
         "pow": "pow rpow float_power",
         "sigmoid": "sigmoid special_expit expit",
+        "logsigmoid": "logsigmoid log_sigmoid",
+        "floor": "floor floor_divide heaviside",
         **{
             name: name
             for name in """elu celu selu gelu silu mish hardswish hardsigmoid softplus softsign tanhshrink softshrink
-            hardshrink logsigmoid tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square
+            hardshrink tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square
             sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma abs logit
-            sinc xlogy round floor ceil trunc frac sign""".split()
+            sinc xlogy round ceil trunc frac sign""".split()
         },
     },
     "product": {
         "multiply": "mul multiply addcmul",
         "divide": "div divide true_divide rdiv rtruediv truediv addcdiv",
-        "matmul": """matmul rmatmul mm bmm mv dot inner outer ger vdot addmm addbmm baddbmm tensordot chain_matmul
+        "matmul": """matmul rmatmul mm bmm mv dot inner outer ger vdot addmm addmv addbmm baddbmm tensordot chain_matmul
             linalg_matmul linalg_multi_dot kron""",
         "einsum": "einsum",
         "bilinear": "bilinear",
@@ -227,15 +229,17 @@ def _product(constant: str) -> Chooser:
 
 def _affine_product(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     """addmm(c, a, b): linear unless both a and b are live."""
-    a = _argument(args, kwargs, 1, "mat1", kwargs.get("batch1", kwargs.get("tensor1")))
-    b = _argument(args, kwargs, 2, "mat2", kwargs.get("batch2", kwargs.get("tensor2")))
+    a = _argument(args, kwargs, 1, "mat1", kwargs.get("batch1", kwargs.get("tensor1", kwargs.get("mat"))))
+    b = _argument(args, kwargs, 2, "mat2", kwargs.get("batch2", kwargs.get("tensor2", kwargs.get("vec"))))
     return None if _is_live(a, live) and _is_live(b, live) else "linear"
 
 
 def _divide(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     if kwargs.get("rounding_mode") is not None:
         return "floor"
-    return "scale" if not _is_live(_argument(args, kwargs, 1, "other"), live) else None
+    if not _is_live(_argument(args, kwargs, 1, "other"), live):
+        return "scale"
+    return None if _is_live(_argument(args, kwargs, 0, "input"), live) else "reciprocal"
 
 
 def _reflected_divide(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
@@ -309,7 +313,7 @@ _BY_ARGUMENTS: dict[str, Chooser] = {
         ("matmul", "rmatmul", "mm", "bmm", "mv", "dot", "inner", "outer", "ger", "tensordot", "einsum", "kron"),
         _product("linear"),
     ),
-    **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addcmul"), _affine_product),
+    **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addcmul", "addmv"), _affine_product),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
     **dict.fromkeys(("rdiv", "rtruediv"), _reflected_divide),
     **dict.fromkeys(

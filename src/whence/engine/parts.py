@@ -123,22 +123,35 @@ def attach(result: Any, parts: Any) -> None:
 
 def _linear(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
     """Δy± = ½(Δy ± |W||Δx|)."""
-    if len(live) != 1:
+    if len(live) != 1 or live[0] is _offset(call):
         return None
     (x,), entry = live, call.reference
 
     def sizes(size: Tensor) -> Tensor:
         swap = {id(t): t.abs() for t in _tensors(call.args, call.kwargs) if t is not x} | {id(x): size}
         args, kwargs = list(swapped(call.args, swap)), dict(swapped(call.kwargs, swap))
-        if call.name in ("addmm", "addbmm", "baddbmm", "addmv"):
+        if call.name in _ADDING and "input" in kwargs:
+            kwargs["input"] = torch.zeros_like(kwargs["input"])
+        elif call.name in _ADDING:
             args[0] = torch.zeros_like(args[0])
         elif len(args) > 2 and call.name != "einsum":
             args[2] = None
         kwargs |= {"bias": None} if "bias" in kwargs else {}
+        kwargs |= {"alpha": abs(kwargs["alpha"])} if "alpha" in kwargs else {}
         return call.function(*args, **kwargs)
 
     plus, minus = _Parted.apply(sizes, x, entry.values[0], result, entry.result)
     return Pair(plus, minus, call.family != "convolution")
+
+
+_ADDING = ("addmm", "addbmm", "baddbmm", "addmv")
+
+
+def _offset(call: Call) -> Any:
+    """What a linear map adds."""
+    if call.name in _ADDING:
+        return call.kwargs.get("input", call.args[0] if call.args else None)
+    return call.kwargs.get("bias", call.args[2] if len(call.args) > 2 and call.name != "einsum" else None)
 
 
 class _Parted(torch.autograd.Function):
@@ -166,7 +179,8 @@ def _add(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tens
     raw = getattr(call.function, "__name__", "")
     alpha = call.kwargs.get("alpha", 1)
     total: Pair | None = None
-    for place, operand in enumerate(call.args[:2]):
+    operands = [*call.args[:2], *(call.kwargs[name] for name in ("input", "other") if name in call.kwargs)]
+    for place, operand in enumerate(operands):
         pair = known.get(id(operand)) if isinstance(operand, Tensor) else None
         if pair is None:
             continue
@@ -182,7 +196,8 @@ def _same(a: Pair, b: Pair) -> bool:
 
 def _scale(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
     (x,) = live
-    factors = [a for a in (*call.args[:2], call.kwargs.get("other")) if a is not x and a is not None]
+    given = (*call.args[:2], call.kwargs.get("input"), call.kwargs.get("other"))
+    factors = [a for a in given if a is not x and a is not None]
     if len(factors) != 1:
         return None
     factor = 1 / factors[0] if "div" in call.name else factors[0]

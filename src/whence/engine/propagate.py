@@ -227,7 +227,7 @@ class Flow(TorchFunctionMode):
         if self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, used, named)
         if live and not makes_constants(spelled.name):
-            result = self._live(spelled, func, used, named, live, bool(loose))
+            result = self._live(spelled, func, used, named, live, loose)
         else:
             result = self._constant(spelled, func, used, named)
         return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
@@ -330,7 +330,7 @@ class Flow(TorchFunctionMode):
 
     def _live(
         self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor],
-        loose: bool,
+        loose: list[Tensor],
     ) -> Any:  # fmt: skip
         family = family_of(spelled.name, args, kwargs, live)
         weights = None if self._visiting else self.captures.weights(family, live)
@@ -341,11 +341,11 @@ class Flow(TorchFunctionMode):
         writes = target is not None
         ruled = rule is not None and rule is not derivative and not isinstance(target, list | tuple)
         when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
-        ruled = ruled and (loose if when else not self._only_views(family, func, args, kwargs, live))
-        entry = self._on_tape(spelled.name, family, args, kwargs, live, ruled=ruled, writes=writes)
+        ruled = ruled and (bool(loose) if when else not self._only_views(family, func, args, kwargs, live))
+        entry = self._on_tape(spelled.name, family, args, kwargs, live, loose, ruled=ruled, writes=writes)
         call = None
         if self.record is None and (ruled or self._asked()):
-            call = self._call(family, spelled.name, func, args, kwargs, live, entry)
+            call = self._call(family, spelled.name, func, args, kwargs, live, loose, entry)
             ruled = ruled and (when is None or (when(call) and not self._only_views(family, func, args, kwargs, live)))
         pairs = self._pairs(live, entry) if call is not None and self._asked() else []
         if call is not None and pairs and self.parts is not None and self.parts.reveals(family, rule, pairs):
@@ -392,18 +392,28 @@ class Flow(TorchFunctionMode):
         return swapped(args, swap), swapped(kwargs, swap), live
 
     def _on_tape(
-        self, name: str, family: str, args: Any, kwargs: Any, live: list[Tensor], *, ruled: bool, writes: bool
-    ) -> Any:
+        self, name: str, family: str, args: Any, kwargs: Any, live: list[Tensor], loose: list[Tensor], *,
+        ruled: bool, writes: bool,
+    ) -> Any:  # fmt: skip
         if self.record is not None:
             asked = self.parts is not None and bool(self.parts.kind(family))
-            self.record.record(name, self._here(), live, args, kwargs, values=ruled or asked, writes=writes)
+            self.record.record(
+                name, self._here(), live, args, kwargs, values=ruled or asked, writes=writes, loose=loose
+            )
             self.record.entries[-1].ruled = ruled
             if self.parts is not None:
                 self.parts.note(family, live)
         return self.replay.play(name, self._here(), live) if self.replay is not None else None
 
-    def _call(self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], entry: Any) -> Call:
+    def _call(
+        self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], loose: list[Tensor],
+        entry: Any,
+    ) -> Call:  # fmt: skip
+        if self.copies:
+            swap = {id(t): t.clone() for t in loose}
+            args, kwargs, loose = swapped(args, swap), swapped(kwargs, swap), list(swap.values())
         call = Call(family, name, self._here(), func, args, kwargs, tuple(live), reference=entry)
+        call.loose = tuple(loose)
         call.copies, call.lose = self.copies, functools.partial(self._lose, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
         call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, Gradients, swapped
+from whence.engine.call import Call, Gradients, swapped, version_of
 from whence.engine.ops import GROUP
 from whence.errors import DivergedError
 
@@ -28,12 +28,14 @@ class Entry:
     args: Any = ()
     kwargs: Any = None
     versions: tuple[int, ...] = ()
+    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are no parameters
     result: Tensor | None = None  # for ops that make parts
     born: int = 0  # the result's version
     ruled: bool = True  # a rule will ask for the values
 
     def empty(self) -> None:
-        self.values, self.args, self.kwargs, self.versions, self.result = (), (), None, (), None
+        self.values, self.args, self.kwargs, self.versions = (), (), None, ()
+        self.loose, self.result = (), None
 
 
 class RowsNeeded(Exception):
@@ -53,16 +55,21 @@ class Tape:
         self.played = 0
 
     def record(
-        self, name: str, path: str, live: Sequence[Tensor], args: Any, kwargs: Any, *, values: bool, writes: bool
-    ) -> None:
+        self, name: str, path: str, live: Sequence[Tensor], args: Any, kwargs: Any, *, values: bool, writes: bool,
+        loose: Sequence[Tensor] = (),
+    ) -> None:  # fmt: skip
+        """Take one op down; `loose` are its constants that the model may overwrite."""
         shapes = tuple(t.shape for t in live)
         if not values:
             self.entries.append(Entry(name, path, shapes))
             return
-        kept = tuple(t.detach().clone() if self.copies or writes else t.detach() for t in live)
-        swap = {id(t): value for t, value in zip(live, kept, strict=True)}
-        versions = tuple(t._version for t in kept)
-        self.entries.append(Entry(name, path, shapes, kept, swapped(args, swap), swapped(kwargs, swap), versions))
+        copied = self.copies or writes
+        kept = tuple(t.detach().clone() if copied else t.detach() for t in live)
+        beside = tuple(t.clone() if copied else t for t in loose)
+        swap = {id(t): value for t, value in zip((*live, *loose), (*kept, *beside), strict=True)}
+        versions = tuple(map(version_of, (*kept, *beside)))
+        args, kwargs = swapped(args, swap), swapped(kwargs, swap)
+        self.entries.append(Entry(name, path, shapes, kept, args, kwargs, versions, beside))
 
     def record_result(self, result: Tensor) -> None:
         """Keep what the last op gave, too."""
@@ -96,7 +103,7 @@ class Tape:
             if shape != tensor.shape and not _broadcasts(shape, tensor.shape):
                 raise RowsNeeded(f"op {self.played}, {name}: {tuple(shape)} against {tuple(tensor.shape)}")
         changed = entry.result is not None and entry.result._version != entry.born
-        if changed or tuple(t._version for t in entry.values) != entry.versions:
+        if changed or tuple(map(version_of, (*entry.values, *entry.loose))) != entry.versions:
             raise CopiesNeeded
         return entry
 
@@ -148,7 +155,8 @@ path_integral.generic = True  # type: ignore[attr-defined]
 
 def _unshared(call: Call, m: Any, found: Sequence[Tensor]) -> float:
     """|m·Δy − Σ m_x·Δx| over all entries: what the quadrature missed of one output's rise."""
-    if not isinstance(m, Tensor) or any(t.is_complex() for t in (m, *found)):
+    m = m if isinstance(m, Tensor) else m[0]
+    if m is None or any(t.is_complex() for t in (m, *found)):
         return 0.0
     rise = (m * torch.nan_to_num(call.y - call.reference_y)).double().sum()
     steps = zip(found, call.x, call.reference_x, strict=True)

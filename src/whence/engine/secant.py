@@ -15,8 +15,9 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, swapped
 from whence.engine.ops import GROUP
-from whence.engine.reference import path_integral
+from whence.engine.reference import WAY_OUT, path_integral
 from whence.engine.writes import tensors_in
+from whence.errors import DivergedError
 
 _KINKED = frozenset(
     """relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil trunc frac
@@ -73,7 +74,7 @@ def derivative_where(call: Call, near: Tensor, point: Tensor) -> Tensor:
         with torch.enable_grad():
             swap = {id(call.inputs[0]): some}
             value = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
-        if value.requires_grad:
+        if value.requires_grad and "NotImplemented" not in value.grad_fn.name():
             return torch.autograd.grad(value, some, torch.ones_like(value))[0]
     there = call.derivative_at([point], torch.ones_like(point))[0]
     return torch.zeros_like(point[near]) if there is None else there[near]
@@ -127,12 +128,17 @@ def by_both_picks(call: Call) -> Back:
     Δy is shared between what A and what A' makes of Δx, by their sizes; where A = A' this is A's own derivative.
     """
     x, before, entry = call.x, call.reference_x, call.reference
+    if not _goes_with(call.reference_y.shape, call.y.shape):
+        raise DivergedError(
+            f"The data picks {tuple(call.y.shape)} entries in {call} for the input, and "
+            f"{tuple(call.reference_y.shape)} for the reference.\n{WAY_OUT}"
+        )
     rise = apart(call.y, call.reference_y)
     ours = apart(call.y, call.value_at([r.expand_as(t) for r, t in zip(before, x, strict=True)]))
     other = _with_constants(call, entry)
     theirs = apart(other.value_at(x), call.reference_y)
     whole = ours.abs() + theirs.abs()
-    by_ours, by_theirs = (quotient(rise * part.sign(), whole) for part in (ours, theirs))
+    by_ours, by_theirs = (torch.nan_to_num(quotient(rise * part.sign(), whole), 0, 0, 0) for part in (ours, theirs))
 
     def back(m: Any) -> Gradients:
         here = call.derivative_at(x, scaled(m, by_ours))
@@ -147,7 +153,13 @@ def chosen_otherwise(call: Call) -> bool:
     ours, theirs = (list(_constants(of.args, of.kwargs, live)) for of, live in _both(call))
     if len(ours) != len(theirs):
         return True
-    return any(_differ(a, b) for a, b in zip(ours, theirs, strict=True))
+    differing = [a for a, b in zip(ours, theirs, strict=True) if _differ(a, b)]
+    if call.name in ("getitem", "masked_select") and any(a.dtype == torch.bool for a in differing):
+        raise DivergedError(
+            f"A mask in {call} picks other entries for the input than for the reference, and which belongs to which "
+            f"is lost.\n{WAY_OUT}"
+        )
+    return bool(differing)
 
 
 switch = Ahead(by_both_picks, when=chosen_otherwise)
@@ -163,12 +175,17 @@ def _constants(args: Any, kwargs: Any, live: Sequence[Tensor]) -> Any:
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    if a is b or (a.data_ptr() == b.data_ptr() and a.shape == b.shape):
+    if a is b:
         return False
-    try:
-        return bool((a != b).any())
-    except RuntimeError:  # shapes that do not go together
-        return True
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return a.shape != b.shape or _differ(a.to_dense(), b.to_dense())
+    if a.data_ptr() == b.data_ptr() and a.shape == b.shape:
+        return False
+    return not _goes_with(b.shape, a.shape) or bool((a != b).any())
+
+
+def _goes_with(one: torch.Size, many: torch.Size) -> bool:
+    return len(one) == len(many) and all(a in (1, b) for a, b in zip(one, many, strict=True))
 
 
 def _with_constants(call: Call, entry: Any) -> Call:

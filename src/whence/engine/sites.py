@@ -19,7 +19,7 @@ from whence.engine import streams
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.rows import begin
-from whence.errors import ModelError
+from whence.errors import BaselineError, ModelError
 
 if TYPE_CHECKING:
     from whence.engine.propagate import Flow
@@ -47,10 +47,19 @@ class Instead:
         new = self.value
         if isinstance(new, Tensor) and not new.is_floating_point() and look is not None:
             new = look(new)
+        if isinstance(new, Tensor) and new.dim() and not _fits(new.shape, value.shape):
+            raise BaselineError(
+                f"A baseline has the shape {tuple(new.shape)}, and the explained values are {tuple(value.shape)}.\n"
+                "  Give one of that shape, or one row of it; for several inputs, a dict by input name."
+            )
         new = new.to(value).expand_as(value) if isinstance(new, Tensor) else torch.full_like(value, new)
         if self.real is None:
             return new
         return torch.where(self.real.view(*self.real.shape, *[1] * (value.dim() - 2)).to(value.device), new, value)
+
+
+def _fits(one: torch.Size, many: torch.Size) -> bool:
+    return len(one) <= len(many) and all(a in (1, b) for a, b in zip(reversed(one), reversed(many), strict=False))
 
 
 class Sites:
@@ -184,7 +193,13 @@ class Sites:
                 marked = next(a for a in _flat((args, tuple(kwargs.values()))) if hasattr(a, _IDS))
                 there = other.expand(shape).flatten()[positions.flatten().clamp(min=0)].view(positions.shape)
                 swap = {id(marked): there.to(marked.dtype)}
-                new = func(*swapped(args, swap), **swapped(kwargs, swap))
+                try:
+                    new = func(*swapped(args, swap), **swapped(kwargs, swap))
+                except IndexError:
+                    raise BaselineError(
+                        f"The baseline for {name!r} holds ids from {int(other.min())} to {int(other.max())}, and the "
+                        "embedding has fewer.\n  Give ids that the model knows."
+                    ) from None
                 laid = value.clone()
                 laid[positions.flatten()[ours]] = new.reshape(-1, *inner)[ours]
             return laid.view(*shape, *inner)

@@ -123,13 +123,13 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
 
     `rows="all"` counts padding among them.
     """
-    reading = Reading(subject, lambda a, g: (a * g.clamp(min=0)).mean(1), gradient=True).run()
+    reading = Reading(subject, _where_raised, gradient=True).run()
     total: State = {}
     count: dict[Stream, int] = {}
     for m in reading.maps:
         stream = m.key if axis == "query" else m.query
         found = _mean(m.stacked(), _real(reading, m, rows, axis), -2 if axis == "query" else -1)
-        total[stream] = total.get(stream, 0) + found  # type: ignore[operator]
+        total[stream] = total[stream] + found if stream in total else found
         count[stream] = count.get(stream, 0) + 1
     return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
 
@@ -178,6 +178,11 @@ def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> d
 def _positive(a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
     return (g * a).clamp(min=0).mean(1)
+
+
+def _where_raised(a: Tensor, g: Tensor | None) -> Tensor:
+    assert g is not None
+    return (a * g.clamp(min=0)).mean(1)
 
 
 def _product(a: Tensor, g: Tensor | None) -> Tensor:
