@@ -42,6 +42,7 @@ ALLOWED = {  # who may import what of whence at run time
     "references": {"errors", "noise", "registry", "subject"},
     "baselines": {"engine", "errors", "references", "subject"},
     "quadrature": set(),
+    "flow": set(),
     "many": {"subject"},
     "lines": {"engine", "errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
