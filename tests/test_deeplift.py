@@ -479,3 +479,123 @@ def test_subjects_of_references_have_one_row_where_one_serves_all() -> None:
         subject = replace(subject, baseline=baselines.read(subject, 0.0), seeds=(0, 0))
         with scope(subject.root):
             assert baselines.recorded(subject).rows == rows
+
+
+# ---- what a reviewer found ----
+
+
+def relative(model: Any, x: Tensor, baseline: Any, **options: Any) -> float:
+    a = whence.explain(model, x, method="deeplift", target=0, baseline=baseline, **options)
+    close(a.output_value, model(x).reshape(len(x), -1)[:, 0].detach(), 1e-12)
+    return float(a.gap.max())
+
+
+def overwritten(x: Tensor) -> Tensor:
+    bound = torch.full((6,), 0.1).double()
+    y = x.clamp(min=bound) + torch.maximum(2 * x, bound) * x
+    bound.fill_(9.0)
+    return y
+
+
+LEFT = g(6, 3, seed=7)
+FOUND: dict[str, Any] = {
+    "index_add_ into zeros": lambda x: (
+        torch.zeros(len(x), 3).double().index_add_(1, torch.tensor([0, 0, 1, 1, 2, 2]), x)
+    ),
+    "mul_ of ones": lambda x: torch.ones(len(x), 6).double().mul_(x),
+    "a constant that is overwritten": overwritten,
+    "topk": lambda x: x.topk(3).values @ LEFT[:3],
+    "topk, smallest, in any order": lambda x: x.topk(3, sorted=False, largest=False).values @ LEFT[:3],
+    "sort": lambda x: x.sort(1, descending=True).values @ LEFT,
+    "kthvalue": lambda x: x.kthvalue(3, 1, keepdim=True).values,
+    "aminmax": lambda x: torch.aminmax(x, dim=1, keepdim=True).max,
+    "addmv": lambda x: torch.stack([torch.addmv(row[:2], row.view(2, 3), row[:3]) for row in x]),
+    "addmm by name": lambda x: torch.addmm(input=LEFT[0], mat1=x, mat2=LEFT, alpha=-1),
+    "addmm to what is live": lambda x: torch.addmm(x, x.new_ones(len(x), 3), LEFT.T),
+    "norms": lambda x: torch.stack([x.norm(1, 1), x.norm(float("inf"), 1), x.norm(dim=1)], 1) @ LEFT[:3],
+    "normalize by sums": lambda x: F.normalize(x, 1.0),
+    "logsigmoid": lambda x: F.logsigmoid(30 * x),
+    "reciprocals": lambda x: torch.tensor(1.0).double() / (x.square() + 0.1) + torch.div(1.0, x.square() + 0.2),
+    "losses": lambda x: (
+        F.cross_entropy(x, torch.tensor([1, 2, 3, 0]), reduction="none")
+        + F.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction="none").sum(1)
+        + F.mse_loss(x, torch.ones_like(x), reduction="none").sum(1)
+        + F.l1_loss(x, torch.ones_like(x), reduction="none").sum(1)
+    )[:, None],
+    "a sparse matrix": lambda x: (torch.eye(6).double().to_sparse() @ x.T).T,
+    "steps": lambda x: x // 0.7 + torch.heaviside(x, x.new_tensor(0.5)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", FOUND)
+def test_ops_in_odd_forms(name: str, rule: str) -> None:
+    assert relative(FOUND[name], g(4, 6), g(4, 6, seed=3), rule=rule) <= 1e-10
+
+
+def test_a_router_takes_the_ops_own_indices_where_values_tie() -> None:
+    expert = torch.tensor([1.0, 2, 3, 4]).double()
+
+    def router(x: Tensor) -> Tensor:
+        best = (x @ g(6, 4, seed=1)).topk(2)
+        return (best.values.softmax(-1) * expert[best.indices]).sum(1, keepdim=True)
+
+    a = whence.explain(router, g(2, 6), method="deeplift", target=0)
+    close(a.baseline_value, router(torch.zeros(2, 6).double())[:, 0], 1e-12)
+
+
+def test_a_mask_that_picks_other_entries_is_an_error() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        y[x > 0] = x[x > 0].exp() - 1
+        return y.sum(1, keepdim=True)
+
+    with pytest.raises(whence.DivergedError, match="A mask in 'index' .* picks other entries"):
+        whence.explain(model, g(2, 6), method="deeplift", target=0, baseline=g(2, 6, seed=3))
+
+
+def test_infinities_that_come_and_go_are_said() -> None:
+    def gate(x: Tensor) -> Tensor:
+        values, places = x.topk(2)
+        return torch.full_like(x, float("-inf")).scatter(1, places, values).softmax(-1)
+
+    with pytest.warns(whence.WhenceWarning, match="an infinity that comes and goes"):
+        a = whence.explain(gate, g(2, 6), method="deeplift", target=0, baseline=g(2, 6, seed=3))
+    assert bool(torch.isfinite(a.values).all())
+
+
+def test_a_mask_that_swallows_a_whole_row() -> None:
+    mask = torch.zeros(3, 3).double()
+    mask[1] = torch.finfo(torch.float64).min
+
+    def model(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x[:, None], 2 * x[:, None], x[:, None].tanh(), mask).flatten(1)
+
+    def by_hand(x: Tensor) -> Tensor:
+        return ((x @ (2 * x).mT / 6**0.5 + mask).softmax(-1) @ x.tanh()).flatten(1)
+
+    for one in (model, by_hand):
+        a = whence.explain(one, g(2, 3, 6), method="deeplift", target=7, baseline=g(2, 3, 6, seed=3))
+        assert float(a.gap.max()) <= 1e-10
+
+
+def test_baselines_that_do_not_fit_are_said() -> None:
+    with pytest.raises(whence.BaselineError, match="score at the baseline is .nan. for row 0"):
+        whence.explain(lambda x: x / x.sum(1, keepdim=True), g(2, 6).abs(), method="deeplift", target=0)
+    family = FAMILIES["bert"]
+    with pytest.raises(whence.BaselineError, match="holds ids from 500 to 500"):
+        whence.explain(
+            family.build("sdpa"), family.inputs(), method="deeplift", target=0,
+            baseline=torch.full_like(family.inputs()["input_ids"], 500),
+        )  # fmt: skip
+
+
+def test_parts_keep_the_form_of_the_values() -> None:
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(27, 2)).double(), g(2, 3, 3, 3)
+    a = whence.explain(model, x, method="deeplift", target=0, channels="sum")
+    assert a.positive.shape == a.negative.shape == a.values.shape == (2, 3, 3)
+    close(a.positive + a.negative, a.values, 1e-12)
+    assert whence.explain(model, x, method="deeplift", target=0, channels="max_abs").positive is None
+    named = whence.explain(lambda t: torch.add(input=t[:, :2], other=t[:, 2:4]), g(2, 6), method="deeplift", target=0)
+    plain = whence.explain(lambda t: torch.add(t[:, :2], t[:, 2:4]), g(2, 6), method="deeplift", target=0)
+    close(named.positive, plain.positive, 1e-12)

@@ -75,10 +75,10 @@ def _from_bitonic(x: Tensor) -> Tensor:
     return x
 
 
-def _ranked(values: Tensor, own: Any, dim: int) -> Ranked:
-    """Values by the network, largest first or smallest first, in the places where the op itself has them."""
+def _ranked(values: Tensor, own: Any, dim: int, in_order: bool = True) -> Ranked:
+    """Values by the network, in the places where the op itself has them."""
     values, theirs = values.movedim(-1, dim), own.values
-    if not bool(((values == theirs) | (values.isnan() & theirs.isnan())).all()):
+    if not in_order:
         order = theirs.argsort(dim=dim, stable=True).argsort(dim=dim)
         values = values.gather(dim, values.detach().argsort(dim=dim, stable=True).gather(dim, order))
     return Ranked(values, own.indices)
@@ -104,7 +104,7 @@ def msort(input: Tensor) -> Tensor:
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
     own = _of_its_own(torch.topk, input, k, dim, largest, sorted)
     x = input.movedim(dim, -1)
-    return _ranked(_largest(x, k) if largest else -_largest(-x, k), own, dim)
+    return _ranked(_largest(x, k) if largest else -_largest(-x, k), own, dim, sorted)
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:

@@ -62,7 +62,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "pow": "pow rpow float_power",
         "sigmoid": "sigmoid special_expit expit",
         "logsigmoid": "logsigmoid log_sigmoid",
-        "floor": "floor floor_divide heaviside",
+        "floor": "floor floor_divide floordiv heaviside",
         **{
             name: name
             for name in """elu celu selu gelu silu mish hardswish hardsigmoid softplus softsign tanhshrink softshrink
