@@ -92,7 +92,9 @@ def report(title: str, make: Callable[[], Any]) -> None:
     jobs: dict[str, Callable[[], Any]] = {"plain": lambda: plain(bare, x)}
     passes = {}
     quick = [
-        name for name, entry in whence.methods.items() if not entry.facts.get("complete", entry.facts.get("reference"))
+        name
+        for name, entry in whence.methods.items()
+        if not entry.facts.get("complete", entry.facts.get("reference")) and not entry.facts.get("needs")
     ]
     for name in quick:
         jobs[name] = lambda name=name: whence.explain(model, inputs, method=name, target=0, channels="sum_abs")

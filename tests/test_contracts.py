@@ -16,10 +16,18 @@ from torch import Tensor, nn
 import whence
 from tests.models import CASES, CLASSES, FEW, Case, close, first_tensor, row_of
 
+ATTENTIVE = ("bert", "gpt2", "llama", "vit", "multihead")
+
+
+def reads_attention(method: str) -> bool:
+    return whence.methods[method].facts.get("needs") == "attention"
+
+
 PAIRS = [
     pytest.param(method, CASES[name], id=f"{method}-{name}", marks=() if name in FEW else pytest.mark.every)
     for method in whence.methods
     for name in CASES
+    if not reads_attention(method) or name.startswith(ATTENTIVE)
 ]
 ON_EVERY_PAIR = pytest.mark.parametrize(("method", "case"), PAIRS)
 METHODS = pytest.mark.parametrize("method", list(whence.methods))
@@ -31,6 +39,11 @@ pytestmark = [
 ]
 
 
+def attentive(method: str, name: str) -> Case:
+    """The case, or one with attention for methods that read it."""
+    return CASES["multihead"] if reads_attention(method) and not name.startswith(ATTENTIVE) else CASES[name]
+
+
 def explain(model: Any, inputs: Any, method: str, **options: Any) -> whence.Attribution:
     return whence.explain(model, inputs, method=method, **options)
 
@@ -39,10 +52,18 @@ def explain(model: Any, inputs: Any, method: str, **options: Any) -> whence.Attr
 def test_values_have_the_shape_and_dtype_of_the_input_and_are_finite(method: str, case: Case) -> None:
     model, inputs = case.make()
     a = explain(model, inputs, method)
-    assert a.values.shape == first_tensor(inputs).shape
+    assert a.values.shape == shape_of(method, case, inputs)
     assert a.values.dtype == torch.float64
     assert bool(torch.isfinite(a.values).all())
     assert a.output_value.shape == a.target.shape == (len(first_tensor(inputs)),)
+
+
+def shape_of(method: str, case: Case, inputs: Any) -> tuple[int, ...]:
+    """The input's, or for what reads attention one number per position."""
+    shape = tuple(first_tensor(inputs).shape)
+    if not reads_attention(method):
+        return shape
+    return (3, 2, 2) if case.name.startswith("vit") else shape[:2]
 
 
 @ON_EVERY_PAIR
@@ -92,7 +113,7 @@ def test_several_targets_at_once_equal_each_alone(method: str, case: Case) -> No
     rows = len(first_tensor(inputs))
     targets = torch.tensor([[0, 2], [1, 1], [3, 0]])[:rows]
     both = explain(model, inputs, method, target=targets)
-    assert both.values.shape == (rows, 2, *first_tensor(inputs).shape[1:])
+    assert both.values.shape == (rows, 2, *shape_of(method, case, inputs)[1:])
     assert torch.equal(both.target, targets)
     if method == "random":
         return  # a fresh draw for each target
@@ -127,7 +148,7 @@ def test_the_same_seed_gives_the_same_numbers(method: str, case: Case) -> None:
 @METHODS
 @pytest.mark.parametrize("name", ["residual_cnn", "bert_sdpa"])
 def test_the_callers_modes_do_not_matter(method: str, name: str) -> None:
-    model, inputs = CASES[name].make()
+    model, inputs = attentive(method, name).make()
     plain = explain(model, inputs, method).raw
     with torch.no_grad():
         close(explain(model, inputs, method).raw, plain, 1e-14)
@@ -146,7 +167,7 @@ def test_the_callers_modes_do_not_matter(method: str, name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["mlp_module", "residual_cnn", "bert_sdpa"])
 def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) -> None:
-    model, inputs = CASES[name].make()
+    model, inputs = attentive(method, name).make()
     exact = explain(model, inputs, method)
     model = model.to(dtype)
     half = inputs.to(dtype) if isinstance(inputs, Tensor) else inputs
@@ -163,7 +184,7 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
 
 @METHODS
 def test_four_threads_give_bit_equal_results(method: str) -> None:
-    model, inputs = CASES["residual_cnn"].make()
+    model, inputs = attentive(method, "residual_cnn").make()
     model.train()
     alone = explain(model, inputs, method).raw
     found: list[Tensor] = []
@@ -186,7 +207,7 @@ def test_four_threads_give_bit_equal_results(method: str) -> None:
 
 @METHODS
 def test_a_nested_explain_works(method: str) -> None:
-    model, x = CASES["mlp_functional"].make()
+    model, x = attentive(method, "mlp_functional").make()
     inner_alone = explain(model, x, "guided_backprop", target=0).values
     seen: list[Tensor] = []
 
@@ -201,7 +222,7 @@ def test_a_nested_explain_works(method: str) -> None:
 
 @METHODS
 def test_output_space_and_callables(method: str) -> None:
-    model, x = CASES["mlp_functional"].make()
+    model, x = attentive(method, "mlp_functional").make()
     probability = explain(model, x, method, target=1, output="probability")
     close(probability.output_value, model(x).softmax(1)[:, 1].detach(), 1e-12)
     by_hand = explain(model, x, method, target=lambda y: y.softmax(1)[:, 1])

@@ -44,7 +44,8 @@ def run(out: Path) -> str:
         figure(image, f"labelled {label}", ink=True) for image, label in zip(x, held_labels[rows].tolist(), strict=True)
     )
     sections = [f'<section><h2>The inputs</h2><div class="maps">{inputs}</div></section>']
-    for name, entry in methods.items():
+    shown = {name: entry for name, entry in methods.items() if entry.facts.get("needs") is None}  # it has no attention
+    for name, entry in shown.items():
         a = explain(model, x, method=name)
         maps = "".join(
             figure(values, f"for class {int(target)}") for values, target in zip(a.values, a.target, strict=True)
@@ -60,7 +61,7 @@ def run(out: Path) -> str:
         "it, white not at all. The page has no script and asks for nothing from outside.</p>"
     )
     out.write_text(page("Where did that digit come from?", sections, lead), encoding="utf-8")
-    return f"Trained to {accuracy:.1%} on unseen digits, explained with {len(methods)} methods."
+    return f"Trained to {accuracy:.1%} on unseen digits, explained with {len(shown)} methods."
 
 
 def _data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
