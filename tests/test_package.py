@@ -35,8 +35,9 @@ ALLOWED = {  # who may import what of whence at run time
     "registry": {"errors"},
     "engine": {"errors", "engine"},
     "grids": {"engine", "errors", "subject"},
-    "maps": {"engine", "errors", "passes", "subject"},
+    "maps": {"engine", "errors", "passes", "subject", "windows"},
     "streams": {"engine", "maps"},
+    "windows": {"engine", "errors", "subject"},
     "targets": {"errors"},
     "subject": {"engine", "targets", "passes"},
     "passes": {"errors", "engine", "targets"},
@@ -54,7 +55,7 @@ ALLOWED = {  # who may import what of whence at run time
     "units": {"errors", "subject"},
     "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
     "methods": set("baselines engine errors methods noise progress registry subject".split())
-    | set("adaptive coalitions flow grids lines maps quadrature streams units".split()),
+    | set("adaptive coalitions flow grids lines maps quadrature streams units windows".split()),
 }
 
 

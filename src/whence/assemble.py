@@ -90,6 +90,7 @@ def join(
         method=subject.method,
         params=dict(params),
         receipt=_receipt(subject),
+        image_size=_image_size(subject, raw, k_shown),
         real=_like_input(subject, real) if shown else None,
         channel_axis=_like_input(subject, {name: _channel_axis(subject, name, raw[name], k_shown) for name in raw}),
     )
@@ -139,6 +140,14 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
     return (
         value.shape if isinstance(value, Tensor) else [n for i, n in enumerate(raw.shape) if not (k_shown and i == 1)]
     )
+
+
+def _image_size(subject: Subject, raw: Mapping[str, Any], k_shown: bool) -> tuple[int, int] | None:
+    """Of the one explained image whose values are a grid."""
+    (name, value), *others = raw.items()
+    x = subject.inputs.get(name)
+    grid = not others and isinstance(x, Tensor) and x.dim() == 4 and value.dim() - k_shown == 3
+    return (int(x.shape[-2]), int(x.shape[-1])) if grid and isinstance(x, Tensor) else None
 
 
 def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int | None:

@@ -42,6 +42,7 @@ class Attribution:
     negative: Any = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     real: Any = None  # bool (rows, n) where padding is known, in the form of `values`
+    image_size: tuple[int, int] | None = None  # of the image, where the values are a grid of its patches
     channel_axis: Any = None  # of `raw`, without the axis of targets: 1 for images, the hidden one for tokens
 
     # ---- rows ----
@@ -153,6 +154,15 @@ class Attribution:
             return values
         mask = real[:, None] if self.several else real
         return values * mask.view(*mask.shape, *[1] * (values.dim() - mask.dim())).to(values)
+
+    def to_image_size(self) -> Attribution:
+        """A grid of patches stretched to the image, bilinearly."""
+        if self.image_size is None or not isinstance(self.values, Tensor):
+            raise InputError("to_image_size() stretches a grid of patches, and these values are none.\n  Leave it out.")
+        lead = self.values.shape[:-2]
+        flat = self.values.reshape(-1, 1, *self.values.shape[-2:])
+        whole = torch.nn.functional.interpolate(flat, self.image_size, mode="bilinear", align_corners=False)
+        return replace(self, values=whole.view(*lead, *self.image_size), image_size=None)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""

@@ -7,7 +7,7 @@ and its gradient, and nothing else of them is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from whence.engine.capture import Site, layer_of, layers
 from whence.engine.streams import Stream, both, stream_of
 from whence.errors import InputError, ParameterError
 from whence.passes import Pass
-from whence.subject import Subject
+from whence.subject import Facts, Subject
+from whence.windows import places, spread
 
 Reduce = Callable[[Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
 _FUSED = "scaled_dot_product_attention"
@@ -55,6 +56,7 @@ class Reading:
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
         self.members = layers(subject.root)
         self.rows_of_last: list[Tensor] = []  # ‖gradient‖ of each query's row of the last map, by target
+        self._windows: dict[Site, Any] | None = None
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, Map] = {}
 
@@ -115,12 +117,20 @@ class Reading:
         return fused_back(call, m, lambda p, g: self._reduce(self._by_site[call.site], p, g))
 
     def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None) -> None:
-        rows = self.subject.rows
-        a = by_head(weights, rows)
-        g = None if gradient is None else by_head(gradient, rows)
+        a = self._whole(found, weights)
+        g = None if gradient is None else self._whole(found, gradient)
         found.found.append(self.reduce(a, g))
         if g is not None and found is self.maps[-1]:
             self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
+
+    def _whole(self, found: Map, a: Tensor) -> Tensor:
+        """(rows, heads, query, key), also of windows."""
+        rows = self.subject.rows
+        if a.dim() != 4 or len(a) == rows:
+            return by_head(a, rows)
+        if self._windows is None:
+            self._windows = places(replace(self.subject, facts=Facts()))
+        return spread(a, self._windows.get(found.site), rows)
 
     def _pull_cuts(self, done: Pass) -> None:
         """How the score reads what the last layers gave: nothing before them was kept."""
@@ -139,7 +149,7 @@ def by_head(a: Tensor, rows: int) -> Tensor:
         return a.unsqueeze(1)
     if a.dim() == 3 and len(a) % rows == 0:
         return a.unflatten(0, (rows, -1))
-    if a.dim() == 4 and len(a) == rows:
+    if a.dim() == 4:
         return a
     raise InputError(
         f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, not (rows, heads, query, key).\n"

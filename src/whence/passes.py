@@ -40,6 +40,7 @@ class Plan:
     parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel
     parameters: bool = False  # leave parameters in the graph
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
+    tokens: bool = False  # follow the tokens, into windows and out of them
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
     through: bool = True  # a pass with a reference looks through detach() and no_grad()
@@ -135,6 +136,7 @@ def _forward(
         rows=subject.rows if plan.rows else None,
     )
     flow.log.lost = subject.notes.lost
+    flow.captures.tokens = plan.tokens
     if subject.notes.forwards:
         rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):

@@ -50,6 +50,7 @@ class Captures:
         self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None
     ) -> None:
         self.wants, self.edit, self.tell = wants, edit, tell
+        self.tokens = False  # follow which token each entry stands for
         self.found: dict[Site, Tensor] = {}  # values, as they were then
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.attention = 0  # attention calls met

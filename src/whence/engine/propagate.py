@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import rows, streams
+from whence.engine import rows, streams, tokens
 from whence.engine.attention import odd_attention
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
@@ -42,7 +42,7 @@ from whence.engine.writes import (
     tensors_in,
     written_by,
 )
-from whence.errors import NoRule
+from whence.errors import ModelError, NoRule
 
 _active = threading.local()
 
@@ -225,7 +225,7 @@ class Flow(TorchFunctionMode):
         used = tuple(self._inspect(a, live, loose) for a in args)
         named = {key: self._inspect(a, live, loose) for key, a in kwargs.items()}
         if self._expands(spelled.name, live, used, named):
-            return self._expanded(spelled.name, used, named)
+            return self._expanded(spelled.name, func, used, named)
         if live and not makes_constants(spelled.name):
             result = self._live(spelled, func, used, named, live, loose)
         else:
@@ -302,12 +302,28 @@ class Flow(TorchFunctionMode):
         odd = "odd_attention" in self.expand and name == "scaled_dot_product_attention"
         return bool(live) and (name in self.expand or (odd and odd_attention(args, kwargs, live)))
 
-    def _expanded(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _expanded(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         self._expanding.append(name)
         try:
-            return self._again(lambda: EXPANSIONS[name](*args, **kwargs))
+            found = self._again(lambda: EXPANSIONS[name](*args, **kwargs))
         finally:
             self._expanding.pop()
+        if self.captures.tell is not None and GROUP.get(family_of(name, args, kwargs, ())) == "attention":
+            self._check_same(name, found, func, args, kwargs)
+        return found
+
+    def _check_same(self, name: str, found: Any, func: Any, args: Any, kwargs: Any) -> None:
+        """Reading attention must not change it: what is written out gives what the model's own op gives."""
+        with torch.no_grad():
+            ours, theirs = next(tensors_in(found)).detach(), next(tensors_in(func(*args, **kwargs)))
+        apart = torch.nan_to_num(ours - theirs).abs().max() if ours.numel() else torch.zeros(())
+        most = 2e3 * torch.finfo(ours.dtype).eps * torch.nan_to_num(theirs).abs().max()
+        if bool(apart > most) or not torch.equal(ours.isnan(), theirs.isnan()):
+            raise ModelError(
+                f"{name} (in {self._here() or 'the model itself'}) written out differs from the model's own by "
+                f"{float(apart):.2g}: its maps would not be those that the model used.\n"
+                '  Load the model with eager attention (attn_implementation="eager").'
+            )
 
     def _again(self, run: Callable[[], Any]) -> Any:
         """Run something under the mode from within the handler, where it is off."""
@@ -368,6 +384,8 @@ class Flow(TorchFunctionMode):
         if getattr(rule, "generic", self.strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(family, outputs)
         self.captures.follow(family, live, outputs)
+        if self.captures.tokens:
+            tokens.follow(family, func, args, kwargs, live, list(tensors_in(result)))
         if self.replay is not None and _turns(family, args, live):
             for tensor in outputs:
                 setattr(tensor, _RECIPROCAL, True)

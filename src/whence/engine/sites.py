@@ -312,7 +312,7 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
     def watch(path: str, module: nn.Module) -> None:
         depth: list[int] = []  # of each running call: a hook of the user's may raise before or after ours
 
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        def enter(module: nn.Module, args: Any, kwargs: Any = None) -> Any:  # None: another thread, half-way through
             if not ours():
                 return None
             depth.append(len(flow.path))

@@ -22,6 +22,7 @@ from whence.methods import method
 from whence.registry import Bounds
 from whence.streams import two_stream
 from whence.subject import Subject
+from whence.windows import refit, refit_down
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]
@@ -129,7 +130,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     for m in reading.maps:
         stream = m.key if axis == "query" else m.query
         found = _mean(m.stacked(), _real(reading, m, rows, axis), -2 if axis == "query" else -1)
-        total[stream] = total[stream] + found if stream in total else found
+        total[stream] = total[stream] + refit(found, total[stream].shape[-1]) if stream in total else found
         count[stream] = count.get(stream, 0) + 1
     return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
 
@@ -233,6 +234,7 @@ def _through(reading: Reading, step: Step, start_layer: int, where: Any, preset:
     state: State = dict(readout(reading, where))
     for m in reversed(_from_layer(reading.maps, start_layer)):
         if m.query in state:
+            state[m.query] = refit(state[m.query], m.found[0].shape[-2])
             stays, goes = step(state[m.query], m.stacked())
             state[m.query] = state[m.query] if m.crosses and step is _alone else stays
             state[m.key] = state[m.key] + goes if m.key in state else goes
@@ -257,7 +259,8 @@ def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) 
         for key in {m.key: None for m in reading.maps if m.query == stream}:
             maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
             chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
-            found = [_times(row, m.stacked()) for m in chosen]
+            size = chosen[0].found[0].shape[-2]
+            found = [refit(_times(refit_down(row, m.found[0].shape[-2]), m.stacked()), size) for m in chosen]
             total = torch.stack(found).sum(0) / (len(chosen) if layer == "mean" else 1)
             state[key] = state[key] + total if key in state else total
     return on_inputs(reading.subject, state, padding=preset is not None)
@@ -293,7 +296,7 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
         found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
         if rows is not None:
             found = found * _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
-        total[m.query] = total[m.query] + found if m.query in total else found
+        total[m.query] = total[m.query] + refit(found, total[m.query].shape[-1]) if m.query in total else found
     return on_inputs(reading.subject, total, padding=preset is not None)
 
 
