@@ -315,7 +315,7 @@ class Flow(TorchFunctionMode):
     def _check_same(self, name: str, found: Any, func: Any, args: Any, kwargs: Any) -> None:
         """Reading attention must not change it: what is written out gives what the model's own op gives."""
         with torch.no_grad():
-            ours, theirs = next(tensors_in(found)).detach(), next(tensors_in(func(*args, **kwargs)))
+            ours, theirs = (next(iter(tensors_in(t))).detach() for t in (found, func(*args, **kwargs)))
         apart = torch.nan_to_num(ours - theirs).abs().max() if ours.numel() else torch.zeros(())
         most = 2e3 * torch.finfo(ours.dtype).eps * torch.nan_to_num(theirs).abs().max()
         if bool(apart > most) or not torch.equal(ours.isnan(), theirs.isnan()):
