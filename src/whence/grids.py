@@ -11,7 +11,7 @@ from whence.engine.streams import Stream
 from whence.errors import InputError
 from whence.subject import Subject
 
-_MOST_EXTRA = 16  # class, distillation and register tokens come first
+_MOST_EXTRA = 9  # class, distillation and register tokens come first
 
 
 def on_inputs(subject: Subject, state: Mapping[Stream, Tensor], *, padding: bool = False) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ class Reading:
             if self.hidden and tensor.requires_grad:
                 place, kept = (site.path, self._runs[site.path]), tensor.detach()
                 tensor.register_hook(lambda g: self.entered.setdefault(place, []).append((g * kept).sum(-1)))
-        elif site.kind == "output" and self._is_layer(site.path) and self.gradient and tensor.requires_grad:
+        elif site.kind == "output" and site.path in self.members and self.gradient and tensor.requires_grad:
             stream = both(stream_of(tensor))[0]
             self.left[site.path] = (stream, norms := [])
             tensor.register_hook(lambda g: norms.append(_norms(g)))

@@ -259,7 +259,7 @@ def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) 
         for key in {m.key: None for m in reading.maps if m.query == stream}:
             maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
             chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
-            size = chosen[0].found[0].shape[-2]
+            size = chosen[0].found[0].shape[-1]
             found = [refit(_times(refit_down(row, m.found[0].shape[-2]), m.stacked()), size) for m in chosen]
             total = torch.stack(found).sum(0) / (len(chosen) if layer == "mean" else 1)
             state[key] = state[key] + total if key in state else total
