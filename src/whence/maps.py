@@ -51,12 +51,15 @@ class Reading:
 
     def __init__(self, subject: Subject, reduce: Reduce, *, gradient: bool, hidden: bool = False) -> None:
         self.subject, self.reduce, self.gradient, self.hidden = subject, reduce, gradient, hidden
+        self.members = layers(subject.root)
+        self._windows: dict[Site, Any] | None = None
+        self.begin()
+
+    def begin(self) -> None:
         self.maps: list[Map] = []
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
-        self.members = layers(subject.root)
         self.rows_of_last: list[Tensor] = []  # ‖gradient‖ of each query's row of the last map, by target
-        self._windows: dict[Site, Any] | None = None
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, Map] = {}
 

@@ -137,6 +137,8 @@ def _forward(
     )
     flow.log.lost = subject.notes.lost
     flow.captures.tokens = plan.tokens
+    if plan.tell is not None:
+        plan.tell.begin()
     if subject.notes.forwards:
         rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):

@@ -21,6 +21,9 @@ class Places:
     found: dict[Site, tuple[Tensor, Tensor, int]] = field(default_factory=dict)
     count: int = 0
 
+    def begin(self) -> None:
+        self.found.clear()
+
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind == "input" and site.path in self.members and tensor.dim() == 3:
             tokens.begin(tensor)

@@ -36,6 +36,9 @@ Edit = Callable[[Site, Tensor], Tensor | None]  # gives the tensor to go on with
 class Listener(Protocol):
     """Is told of each site as it is passed."""
 
+    def begin(self) -> None:
+        """A pass begins; what was told before was another one, which had to be run again."""
+
     def value(self, site: Site, tensor: Tensor) -> None:
         """A value as it goes on, in the graph."""
 
