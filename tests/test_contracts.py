@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import threading
 import warnings
@@ -276,3 +277,19 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     return a is b or a == b
+
+
+@METHODS
+def test_nothing_waits_for_the_garbage_collector(method: str) -> None:
+    """A graph that holds its pass, which holds the graph, would fill the memory of a long run."""
+    model, inputs = CASES["bert_sdpa"].make()
+    explain(model, inputs, method, target=0)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(item, Tensor) for item in gc.get_objects())
+        explain(model, inputs, method, target=0)
+        after = sum(isinstance(item, Tensor) for item in gc.get_objects())
+    finally:
+        gc.enable()
+    assert after <= before

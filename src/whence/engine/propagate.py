@@ -432,7 +432,8 @@ class Flow(TorchFunctionMode):
             args, kwargs, loose = swapped(args, swap), swapped(kwargs, swap), list(swap.values())
         call = Call(family, name, self._here(), func, args, kwargs, tuple(live), reference=entry)
         call.loose = tuple(loose)
-        call.copies, call.lose = self.copies, functools.partial(self._lose, family, self._here())
+        refused = self._no_rule(family, self._here()) if self.refuse else None
+        call.copies, call.lose = self.copies, functools.partial(_lose, self.log, refused, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
         call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
         if family == "scaled_dot_product_attention" and self.captures.tell is not None:
@@ -481,12 +482,6 @@ class Flow(TorchFunctionMode):
         if self.log.note_unruled(family, self._here(), outputs) and self.refuse:
             raise self._no_rule(family, self._here())
 
-    def _lose(self, family: str, path: str, amount: float) -> None:
-        """A rule took the local path integral, and this is what that missed."""
-        if self.refuse:
-            raise self._no_rule(family, path)
-        self.log.lost.setdefault((family, path), []).append(amount)
-
     def _no_rule(self, family: str, path: str) -> NoRule:
         otherwise = "the derivative" if self.replay is None else "the local path integral"
         return NoRule(
@@ -496,6 +491,13 @@ class Flow(TorchFunctionMode):
 
     def _here(self) -> str:
         return self.path[-1] if self.path else ""
+
+
+def _lose(log: Log, refused: NoRule | None, family: str, path: str, amount: float) -> None:
+    """A rule took the local path integral, and this is what that missed. (No method: a call must not hold the pass.)"""
+    if refused is not None:
+        raise refused
+    log.lost.setdefault((family, path), []).append(amount)
 
 
 def _turns(family: str, args: Any, live: list[Tensor]) -> bool:
