@@ -106,7 +106,7 @@ def test_streams_are_told_apart_by_where_positions_come_from() -> None:
     subject = adapt(family.build("sdpa"), family.inputs(), method="test")
     subject = replace(subject, target=read_target(family.target, 2), seeds=(0, 0))
     with scope(subject.root):
-        reading = Reading(subject, lambda a, g: a.mean(1), gradient=False).run()
+        reading = Reading(subject, lambda m, a, g: a.mean(1), gradient=False).run()
     names = [("".join(m.query), "".join(m.key)) for m in reading.maps]
     encoder, decoder = "input_ids", "decoder_input_ids"
     assert names == [(encoder, encoder)] * 2 + [(decoder, decoder), (decoder, encoder)] * 2
@@ -125,7 +125,7 @@ def test_a_shifted_window_is_spread_to_the_tokens_it_holds() -> None:
     subject = adapt(model, inputs, method="test")
     subject = replace(subject, target=read_target(0, 2), seeds=(0, 0))
     with scope(subject.root):
-        reading = Reading(subject, lambda a, g: a.mean(1), gradient=False).run()
+        reading = Reading(subject, lambda m, a, g: a.mean(1), gradient=False).run()
     block = model.swin.encoder.layers[0].blocks[1]
     assert block.shift_size == 2
     found = reading.maps[1].found[0]  # (rows, 64, 64)

@@ -22,7 +22,7 @@ from whence.passes import Pass
 from whence.subject import Facts, Subject
 from whence.windows import places, spread
 
-Reduce = Callable[[Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
+Reduce = Callable[["Map", Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
 _FUSED = "scaled_dot_product_attention"
 
 
@@ -122,7 +122,7 @@ class Reading:
     def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None) -> None:
         a = self._whole(found, weights)
         g = None if gradient is None else self._whole(found, gradient)
-        found.found.append(self.reduce(a, g))
+        found.found.append(self.reduce(found, a, g))
         if g is not None and found is self.maps[-1]:
             self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
 

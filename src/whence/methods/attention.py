@@ -7,6 +7,7 @@ acts on its queries' positions and reads its keys'.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ Start = Annotated[int, Bounds(low=0)]
 State = dict[Stream, Tensor]  # (rows, targets or 1, n) for each stream's positions
 
 
-def _heads(a: Tensor, g: Tensor | None) -> Tensor:
+def _heads(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     return a.mean(1)
 
 
@@ -115,7 +116,7 @@ def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "a
 @method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **_facts())
 def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
     """One layer's gradient by its attention, E_h(∂f/∂a), at the read-out row."""
-    return _one_layer(Reading(subject, lambda a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
+    return _one_layer(Reading(subject, lambda m, a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
 
 
 @method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
@@ -144,10 +145,9 @@ def attention_gradcam(
     The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0 (`preset="authors-bert"`), and
     their ViT code looks at the class token's row of patches alone and stretches that (`preset="authors-vit"`).
     """
-    rows = "all" if preset else rows
-    reading = Reading(subject, lambda a, g: torch.stack([a, g]), gradient=True)  # type: ignore[list-item]
-    reading.reduce = lambda a, g: _gradcam(reading, a, g, rows, preset)  # type: ignore[arg-type]
-    return _first_is_zero(_one_layer(reading.run(), -1, readout, preset), preset)
+    cam = functools.partial(_gradcam, subject, "all" if preset else rows, preset)
+    reading = Reading(subject, cam, gradient=True).run()
+    return _first_is_zero(_one_layer(reading, -1, readout, preset), preset)
 
 
 # ---- hidden states ----
@@ -159,7 +159,7 @@ def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
 
     The authors' code gives scores to tokens that a mask hides, too.
     """
-    reading = Reading(subject, lambda a, g: a.new_zeros(len(a)), gradient=True, hidden=True).run()
+    reading = Reading(subject, lambda m, a, g: a.new_zeros(len(a)), gradient=True, hidden=True).run()
     return _activations(reading, None, preset)
 
 
@@ -176,24 +176,24 @@ def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> d
 # ---- what is made of a map ----
 
 
-def _positive(a: Tensor, g: Tensor | None) -> Tensor:
+def _positive(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
     return (g * a).clamp(min=0).mean(1)
 
 
-def _where_raised(a: Tensor, g: Tensor | None) -> Tensor:
+def _where_raised(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
     return (a * g.clamp(min=0)).mean(1)
 
 
-def _product(a: Tensor, g: Tensor | None) -> Tensor:
+def _product(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
     return (g * a).mean(1)
 
 
-def _gradcam(reading: Reading, a: Tensor, g: Tensor, rows: str, preset: Preset) -> Tensor:
-    last = reading.maps[-1]
-    query, key = _real_of(reading, last.query, a.shape[2], rows), _real_of(reading, last.key, a.shape[3], rows)
+def _gradcam(subject: Subject, rows: str, preset: Preset, m: Map, a: Tensor, g: Tensor | None) -> Tensor:
+    assert g is not None
+    query, key = _real_of(subject, m.query, a.shape[2], rows), _real_of(subject, m.key, a.shape[3], rows)
     pairs = (query[:, :, None] * key[:, None])[:, None]  # (rows, 1, q, k)
     if preset == "authors-vit":
         pairs = torch.zeros_like(pairs)
@@ -306,11 +306,11 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
 def _real(reading: Reading, m: Map, rows: str, side: str) -> Tensor:
     """1 for the queries (or keys) that count, (rows, 1, n)."""
     n = m.found[0].shape[-2 if side == "query" else -1]
-    return _real_of(reading, m.query if side == "query" else m.key, n, rows)[:, None]
+    return _real_of(reading.subject, m.query if side == "query" else m.key, n, rows)[:, None]
 
 
-def _real_of(reading: Reading, stream: Stream, n: int, rows: str) -> Tensor:
-    found = real_positions(reading.subject, stream, n)
+def _real_of(subject: Subject, stream: Stream, n: int, rows: str) -> Tensor:
+    found = real_positions(subject, stream, n)
     return torch.ones_like(found) if rows == "all" else found
 
 
