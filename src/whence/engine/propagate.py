@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence.engine import rows, streams, tokens
+from whence.engine.against import Against, reveal
 from whence.engine.attention import odd_attention
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
@@ -27,7 +28,7 @@ from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
-from whence.engine.parts import Pair, Parts, attach, carry, parts_of, revealed
+from whence.engine.parts import Parts, carry
 from whence.engine.reference import Tape
 from whence.engine.scope import remember
 from whence.engine.sites import Sites
@@ -124,7 +125,7 @@ class Flow(TorchFunctionMode):
         self._through = through and (record is not None or replay is not None)
         self._light = light
         self._ahead = ahead and replay is not None
-        self.parts = parts
+        self._tape = Against(record, replay, parts)
         self.cut = frozenset(cut)
         self.cuts: dict[str, tuple[Tensor, Any]] = {}
 
@@ -358,22 +359,23 @@ class Flow(TorchFunctionMode):
         ruled = rule is not None and rule is not derivative and not isinstance(target, list | tuple)
         when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
         ruled = ruled and (bool(loose) if when else not self._only_views(family, func, args, kwargs, live))
-        entry = self._on_tape(spelled.name, family, args, kwargs, live, loose, ruled=ruled, writes=writes)
+        entry = self._tape.take(
+            spelled.name, family, self._here(), args, kwargs, live, loose, ruled=ruled, writes=writes
+        )
         call = None
-        if self.record is None and (ruled or self._asked()):
+        if self.record is None and (ruled or self._tape.asked()):
             call = self._call(family, spelled.name, func, args, kwargs, live, loose, entry)
             ruled = ruled and (when is None or (when(call) and not self._only_views(family, func, args, kwargs, live)))
-        pairs = self._pairs(live, entry) if call is not None and self._asked() else []
-        if call is not None and pairs and self.parts is not None and self.parts.reveals(family, rule, pairs):
-            result = self._revealed(call, live[0], pairs[0], target)
+        pairs = self._tape.pairs(live, entry) if call is not None else []
+        if call is not None and self._tape.reveals(family, rule, pairs):
+            result = reveal(call, live[0], pairs[0], target)
         elif call is not None and ruled:
             result = self._by_rule(call, target, live, rule if self._ahead else None)
         else:
             result = func(*args, **kwargs)
             if call is not None and pairs:
                 carry(call, live, pairs, result)
-        if self.record is not None and self.parts is not None:
-            self.parts.born(family, result, self.record)
+        self._tape.born(family, result)
         outputs = list(tensors_in(result))
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
@@ -409,20 +411,6 @@ class Flow(TorchFunctionMode):
         live = [t for t in (new if t is weights else t for t in live) if self.is_live(t)]
         return swapped(args, swap), swapped(kwargs, swap), live
 
-    def _on_tape(
-        self, name: str, family: str, args: Any, kwargs: Any, live: list[Tensor], loose: list[Tensor], *,
-        ruled: bool, writes: bool,
-    ) -> Any:  # fmt: skip
-        if self.record is not None:
-            asked = self.parts is not None and bool(self.parts.kind(family))
-            self.record.record(
-                name, self._here(), live, args, kwargs, values=ruled or asked, writes=writes, loose=loose
-            )
-            self.record.entries[-1].ruled = ruled
-            if self.parts is not None:
-                self.parts.note(family, live)
-        return self.replay.play(name, self._here(), live) if self.replay is not None else None
-
     def _call(
         self, family: str, name: str, func: Any, args: Any, kwargs: Any, live: list[Tensor], loose: list[Tensor],
         entry: Any,
@@ -440,24 +428,6 @@ class Flow(TorchFunctionMode):
             call.site = self.captures.arrive("attention", self._here())
             self.captures.tell.fused(call.site, tuple(streams.stream_of(t) for t in (live[0], live[1 % len(live)])))
         return call
-
-    # ---- parts ----
-
-    def _asked(self) -> bool:
-        """Whether the op that is being replayed has to give positive and negative parts."""
-        return self.parts is not None and self.replay is not None and self.replay.played - 1 in self.parts.asked
-
-    def _pairs(self, live: list[Tensor], entry: Any) -> list[Pair]:
-        return [parts_of(t, before) for t, before in zip(live, entry.values, strict=True)]
-
-    def _revealed(self, call: Call, x: Tensor, pair: Pair, target: Tensor | None) -> Tensor:
-        """An elementwise op by RevealCancel."""
-        if target is not None:
-            call.function = out_of_place(call.function)
-        y, parts = revealed(call, x, pair)
-        result = y if target is None else target.copy_(y)
-        attach(result, parts)
-        return result
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:
         """Whether this op hands on its input's own memory: a node of ours would cut the tie between the two."""
