@@ -40,13 +40,34 @@ def on_inputs(subject: Subject, state: Mapping[Stream, Tensor], *, padding: bool
 def _laid_out(subject: Subject, name: str, scores: Tensor) -> Tensor:
     x = subject.inputs[name]
     if subject.roles.get(name) == "ids" or x.dim() < 4:
+        if x.dim() > 1 and scores.shape[-1] != x.shape[1]:
+            raise InputError(
+                f"The model attends to {scores.shape[-1]} positions, and {name!r} has {x.shape[1]}: it cannot be told "
+                "which belong together.\n  Choose a method that reads no attention."
+            )
         return _without_padding(subject, name, scores)
-    extra, high, wide = grid(scores.shape[-1], *x.shape[-2:])
-    return scores[..., extra:].unflatten(-1, (high, wide))
+    extra, high, wide = _by_config(subject, scores.shape[-1], *x.shape[-2:]) or grid(scores.shape[-1], *x.shape[-2:])
+    return scores[..., extra : extra + high * wide].unflatten(-1, (high, wide))
+
+
+def _by_config(subject: Subject, tokens: int, height: int, width: int) -> tuple[int, int, int] | None:
+    """As the model's configuration says how large patches are and how many tokens are none."""
+    config = getattr(subject.root, "config", None)
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "patch_size", None)
+    if not isinstance(size, int | list | tuple):
+        return None
+    down, across = (size, size) if isinstance(size, int) else size
+    high, wide = height // down, width // across
+    extra = tokens - high * wide
+    last = int(getattr(config, "num_detection_tokens", 0))
+    return (extra - last, high, wide) if 0 <= extra - last <= _MOST_EXTRA and high * wide else None
 
 
 def _without_padding(subject: Subject, name: str, scores: Tensor) -> Tensor:
-    real = None if subject.facts.padding else subject.real(name, (len(scores), scores.shape[-1]))
+    text = subject.roles.get(name) == "ids" or name.endswith("embeds")
+    hidden = text and not subject.facts.padding
+    real = subject.real(name, (len(scores), scores.shape[-1])) if hidden else None
     return scores if real is None else scores * real[:, None].to(scores)
 
 

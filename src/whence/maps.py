@@ -16,7 +16,8 @@ from torch import Tensor
 from whence.engine.attention import fused_back
 from whence.engine.call import Call, Gradients, derivative
 from whence.engine.capture import Site, layer_of, layers
-from whence.engine.streams import Stream, both, stream_of
+from whence.engine.rows import place_of
+from whence.engine.streams import Stream, both, depth_of, stream_of
 from whence.errors import InputError, ParameterError
 from whence.passes import Pass
 from whence.subject import Facts, Subject
@@ -35,6 +36,8 @@ class Map:
     run: int  # which run of that layer it belongs to, from 0
     query: Stream
     key: Stream
+    depth: int = 0  # how many attentions came before it, one after the other
+    turned: bool = False  # its softmax goes over the first of the two axes
     found: list[Tensor] = field(default_factory=list)  # each (rows, …)
 
     @property
@@ -52,6 +55,7 @@ class Reading:
     def __init__(self, subject: Subject, reduce: Reduce, *, gradient: bool, hidden: bool = False) -> None:
         self.subject, self.reduce, self.gradient, self.hidden = subject, reduce, gradient, hidden
         self.members = layers(subject.root)
+        self.extra: set[str] = set()  # modules around attention that no list has
         self._windows: dict[Site, Any] | None = None
         self.begin()
 
@@ -67,51 +71,68 @@ class Reading:
         """Run the model, and back if gradients or an automatic read-out need it."""
         auto = readout == "auto" and not self.gradient
         self.gradient |= auto and not self.members  # without layers, only the maps' own gradients tell
+        for _ in range(3):
+            self._pass(auto and not self.gradient)
+            missing = {m.layer for m in self.maps} - self.members - self.extra
+            unread = auto and not self.gradient and not self.left
+            if not (self.hidden and missing) and not unread:
+                break
+            self.extra |= missing
+            self.gradient |= unread
+        self.maps = _as_heads(self.maps)
+        return self
+
+    def _pass(self, auto: bool) -> None:
         rules: dict[str, Any] = {_FUSED: self._fused} if self.gradient else {}
         done = self.subject.run(
             {**rules, "*": derivative},
             expand=frozenset({"multi_head_attention_forward"} | (set() if self.gradient else {_FUSED})),
             tell=self,
             gradient=self.gradient or auto,
-            cut=self.members if auto and not self.gradient else (),
+            cut=self._bears_attention if auto else None,
+            rows=True,
         )
         if self.gradient:
             done.pull()
             self.maps = [m for m in self.maps if m.found]  # the others do nothing for the score
         elif auto:
             self._pull_cuts(done)
-        return self
+
+    def _bears_attention(self, path: str) -> bool:
+        """Whether this module is the layer of the attention that was met last."""
+        return bool(self.maps) and self.maps[-1].layer == path
 
     # ---- what the pass tells ----
 
-    def fused(self, site: Site, streams: Any) -> None:
-        self._by_site[site] = self._met(site, streams)
+    def fused(self, site: Site, streams: Any, depth: int) -> None:
+        self._by_site[site] = self._met(site, streams, depth)
 
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind == "attention":
-            found = self._met(site, stream_of(tensor))
+            found = self._met(site, stream_of(tensor), depth_of(tensor))
+            kept, place = tensor.detach(), place_of(tensor)
             if self.gradient:
-                kept = tensor.detach()
-                tensor.register_hook(lambda g: self._reduce(found, kept, g))
+                tensor.register_hook(lambda g: self._reduce(found, kept, g, place))
             else:
-                self._reduce(found, tensor.detach(), None)
+                self._reduce(found, kept, None, place)
         elif site.kind == "input" and self._is_layer(site.path):
             self._runs[site.path] = self._runs.get(site.path, -1) + 1
             if self.hidden and tensor.requires_grad:
-                place, kept = (site.path, self._runs[site.path]), tensor.detach()
-                tensor.register_hook(lambda g: self.entered.setdefault(place, []).append((g * kept).sum(-1)))
+                run, kept, turn = (site.path, self._runs[site.path]), tensor.detach(), _rows_first(tensor)
+                tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(turn((g * kept).sum(-1))))
         elif site.kind == "output" and site.path in self.members and self.gradient and tensor.requires_grad:
             stream = both(stream_of(tensor))[0]
             self.left[site.path] = (stream, norms := [])
-            tensor.register_hook(lambda g: norms.append(_norms(g)))
+            turn = _rows_first(tensor)
+            tensor.register_hook(lambda g: norms.append(turn(_norms(g))))
 
     def _is_layer(self, path: str) -> bool:
-        return path in self.members if self.members else True
+        return path in self.members or path in self.extra
 
-    def _met(self, site: Site, streams: Any) -> Map:
+    def _met(self, site: Site, streams: Any, depth: int) -> Map:
         layer = layer_of(self.members, site.path) or site.path
         query, key = both(streams)
-        found = Map(site, layer, self._runs.get(layer, 0), query, key)
+        found = Map(site, layer, self._runs.get(layer, 0), query, key, depth)
         self.maps.append(found)
         return found
 
@@ -119,16 +140,24 @@ class Reading:
         """The rule of a fused attention: its own derivative, and a look at the map on the way."""
         return fused_back(call, m, lambda p, g: self._reduce(self._by_site[call.site], p, g))
 
-    def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None) -> None:
-        a = self._whole(found, weights)
-        g = None if gradient is None else self._whole(found, gradient)
+    def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None, place: Any = None) -> None:
+        a = self._whole(found, weights, place)
+        g = None if gradient is None else self._whole(found, gradient, place)
+        if not found.turned and _goes_down(a):
+            found.turned, found.query, found.key = True, found.key, found.query
+        if found.turned:
+            a, g = a.mT, None if g is None else g.mT
         found.found.append(self.reduce(found, a, g))
         if g is not None and found is self.maps[-1]:
             self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
 
-    def _whole(self, found: Map, a: Tensor) -> Tensor:
+    def _whole(self, found: Map, a: Tensor, place: Any) -> Tensor:
         """(rows, heads, query, key), also of windows."""
         rows = self.subject.rows
+        if place is not None and place.axis == 1 and a.dim() == 4 and a.shape[1] == rows:
+            a = a.transpose(0, 1)  # heads first
+        elif place is not None and place.axis == 0 and a.dim() == 3 and place.inner == 1 < rows < len(a):
+            a = a.unflatten(0, (-1, rows)).transpose(0, 1)
         if a.dim() != 4 or len(a) == rows:
             return by_head(a, rows)
         if self._windows is None:
@@ -138,10 +167,15 @@ class Reading:
     def _pull_cuts(self, done: Pass) -> None:
         """How the score reads what the last layers gave: nothing before them was kept."""
         cuts = {m.layer: done.flow.cuts[m.layer] for m in self.maps if m.layer in done.flow.cuts}
-        columns = done.columns([leaf for leaf, _ in cuts.values()])
-        for place, (layer, (_, streams)) in enumerate(cuts.items()):
+        columns = done.columns([leaf for leaf, _ in cuts.values()]) if cuts else [[]]
+        for place, (layer, (leaf, streams)) in enumerate(cuts.items()):
             if columns[0][place] is not None:
-                self.left[layer] = (both(streams)[0], [_norms(column[place]) for column in columns])  # type: ignore[arg-type]
+                turn = _rows_first(leaf, self.subject.rows)
+                norms = [turn(_norms(column[place])) for column in columns]  # type: ignore[arg-type]
+                self.left[layer] = (both(streams)[0], norms)
+        for stream, _ in self.left.values():  # what came after the last state that is read does nothing for the score
+            read = max(n for n, m in enumerate(self.maps) if m.layer in self.left and m.query == stream)
+            self.maps = [m for n, m in enumerate(self.maps) if m.query != stream or n <= read]
 
 
 def by_head(a: Tensor, rows: int) -> Tensor:
@@ -158,6 +192,46 @@ def by_head(a: Tensor, rows: int) -> Tensor:
         f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, not (rows, heads, query, key).\n"
         "  Choose a method that reads no attention."
     )
+
+
+def _goes_down(a: Tensor) -> bool:
+    """Whether a softmax went over the queries' axis, so that columns sum to 1 and rows do not."""
+    near = 0.05 if torch.finfo(a.dtype).bits < 32 else 1e-3
+    across, down = a.sum(-1), a.sum(-2)
+    if bool((((across - 1).abs() < near) | (across == 0)).all()):
+        return False
+    if bool((((down - 1).abs() < near) | (down == 0)).all()):
+        return True
+    if bool((across < 1 + near).all()):
+        return False  # some of it goes nowhere
+    raise InputError(
+        f"This model has a softmax of the shape {tuple(a.shape)} that goes over neither of its last two axes.\n"
+        "  Choose a method that reads no attention."
+    )
+
+
+def _as_heads(maps: list[Map]) -> list[Map]:
+    """Calls that act on the same tokens at the same depth are heads of one attention."""
+    first: dict[Any, Map] = {}
+    groups: dict[Any, list[Map]] = {}
+    for m in maps:
+        key = (m.query, m.key, m.depth)
+        first.setdefault(key, m)
+        groups.setdefault(key, []).append(m)
+    for key, group in groups.items():
+        alike = len({tuple(t.shape for t in m.found) for m in group}) == 1
+        if len(group) > 1 and alike:
+            first[key].found = [torch.stack(same).mean(0) for same in zip(*(m.found for m in group), strict=True)]
+            maps = [m for m in maps if m not in group[1:]]
+    return maps
+
+
+def _rows_first(tensor: Tensor, rows: int | None = None) -> Callable[[Tensor], Tensor]:
+    """How (rows, n) comes of what is laid out like the first two axes of this tensor."""
+    place = place_of(tensor)
+    second = place is not None and place.axis == 1
+    second |= rows is not None and tensor.shape[0] != rows and tensor.dim() > 1 and tensor.shape[1] == rows
+    return (lambda t: t.transpose(0, 1)) if second else (lambda t: t)
 
 
 def _norms(g: Tensor) -> Tensor:
@@ -190,14 +264,16 @@ def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
 def _read_by_score(reading: Reading, last: Map, number: int) -> Tensor | None:
     """By the gradient of what the stream's last layer gave, or of the rows of the last map."""
     stream, norms = reading.left.get(last.layer, (None, []))
-    if norms and stream == last.query:
+    queries = last.found[0].shape[-2] if last.found[0].dim() > 2 else None
+    if queries == 1:
+        return torch.ones_like(last.found[0][:, :1, :1])
+    if norms and stream == last.query and queries in (None, norms[0].shape[-1]):
         return _shares(torch.stack(norms, 1))
     if number + 1 < len(reading.maps):
         return None
     if reading.rows_of_last:
         return _shares(torch.stack(reading.rows_of_last, 1))
-    a = last.found[0]
-    return _shares(torch.ones_like(a[:, None, :, 0]))
+    return torch.ones_like(last.found[0][:, None, :, 0])  # for an explicit position: how many there are
 
 
 def _shares(size: Tensor) -> Tensor:
@@ -224,11 +300,16 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(index, real.shape[1]).to(real)
 
 
+def of_text(subject: Subject, key: str) -> bool:
+    """Whether the attention mask is about this input."""
+    return subject.roles.get(key) == "ids" or key.endswith("embeds")
+
+
 def real_positions(subject: Subject, stream: Stream, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
     dtype = next(iter(subject.facts.values.values())).dtype
     for key in sorted(stream):
-        mask = subject.real(key, (subject.rows, n))
+        mask = subject.real(key, (subject.rows, n)) if of_text(subject, key) else None
         if mask is not None:
             return mask.to(dtype)
     return torch.ones(subject.rows, n, dtype=dtype)

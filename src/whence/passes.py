@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ class Plan:
     reference: Subject | None = None  # the subject at x', recorded first and replayed against
     wants: Callable[[Site], bool] | None = None  # sites to read
     edit: Edit | None = None  # values to replace
-    cut: Collection[str] = ()  # modules at whose outputs the graph begins anew
+    cut: Callable[[str], bool] | None = None  # modules at whose outputs the graph begins anew
     tell: Listener | None = None  # is told of each site as it is passed
     copies: bool = False  # keep copies of what the model overwrites
     parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel

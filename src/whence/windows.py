@@ -34,7 +34,7 @@ class Places:
                 query, key = numbers  # (windows, heads, w, w)
                 self.found[site] = (query[:, 0, :, 0], key[:, 0, 0, :], self.count)
 
-    def fused(self, site: Site, streams: object) -> None:
+    def fused(self, site: Site, streams: object, depth: int) -> None:
         """Attention is written out in this pass."""
 
 
@@ -63,27 +63,36 @@ def spread(a: Tensor, where: tuple[Tensor, Tensor, int] | None, rows: int) -> Te
     return whole.permute(0, 3, 1, 2)
 
 
-def refit(row: Tensor, n: int) -> Tensor:
-    """Scores (…, m) of merged tokens shared among the n tokens that they were merged from, square by square."""
+def refit(row: Tensor, n: int, subject: Subject | None = None) -> Tensor:
+    """Scores (…, m) of merged tokens for the n tokens that they were merged from: each has its share.
+
+    The other way round each merged token has the sum. Tokens are laid out like the explained image, or in a square.
+    """
     m = row.shape[-1]
     if m == n:
         return row
-    side, old = round(n**0.5), round(m**0.5)
-    if side * side != n or old * old != m or side % old:
-        raise InputError(
-            f"The model merges {n} tokens to {m}, and it cannot be told which.\n"
-            "  Choose a method that reads no attention."
-        )
-    factor = side // old
-    grid = row.unflatten(-1, (old, old))
-    grid = grid.repeat_interleave(factor, -1).repeat_interleave(factor, -2)
-    return grid.flatten(-2) / factor**2
+    high, wide = _sides(n, subject)
+    old_high, old_wide = _sides(m, subject)
+    if m < n and not (high % old_high or wide % old_wide):
+        up, across = high // old_high, wide // old_wide
+        grid = row.unflatten(-1, (old_high, old_wide)).repeat_interleave(across, -1).repeat_interleave(up, -2)
+        return grid.flatten(-2) / (up * across)
+    if m > n and not (old_high % high or old_wide % wide):
+        return row.unflatten(-1, (high, old_high // high, wide, old_wide // wide)).sum((-3, -1)).flatten(-2)
+    raise _unrelated(n, m)
 
 
-def refit_down(row: Tensor, n: int) -> Tensor:
-    """A read-out row (…, m) for a map of n tokens: of merged tokens each has its share, of others the sum."""
-    m = row.shape[-1]
-    if m <= n:
-        return refit(row, n)
-    side, old = round(n**0.5), round(m**0.5)
-    return row.unflatten(-1, (side, old // side, side, old // side)).sum((-3, -1)).flatten(-2)
+def _sides(n: int, subject: Subject | None) -> tuple[int, int]:
+    images = [] if subject is None else [v for v in subject.inputs.values() if isinstance(v, Tensor) and v.dim() == 4]
+    ratio = images[0].shape[-2] / images[0].shape[-1] if images else 1.0
+    high = round((n * ratio) ** 0.5)
+    if not high or n % high or abs(high / (n // high) - ratio) > 1e-6:
+        raise _unrelated(n, n)
+    return high, n // high
+
+
+def _unrelated(n: int, m: int) -> InputError:
+    return InputError(
+        f"The model attends over {n} and over {m} positions, and it cannot be told which belong together.\n"
+        "  Give readout= a position, read one layer (raw_attention), or choose a method that reads no attention."
+    )

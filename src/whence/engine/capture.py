@@ -42,7 +42,7 @@ class Listener(Protocol):
     def value(self, site: Site, tensor: Tensor) -> None:
         """A value as it goes on, in the graph."""
 
-    def fused(self, site: Site, streams: Any) -> None:
+    def fused(self, site: Site, streams: Any, depth: int) -> None:
         """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
 
 
@@ -82,10 +82,12 @@ class Captures:
         return Site(kind, path, self._calls[kind, path])
 
     def weights(self, family: str, live: list[Tensor]) -> Tensor | None:
-        """The attention probabilities among the inputs of a product."""
-        if GROUP.get(family) != "product":
+        """The attention probabilities among the inputs of a product: of matrices, or of one weight per position."""
+        if family not in ("matmul", "einsum", "bilinear", "multiply"):
             return None
-        return next((t for t in live if getattr(t, _WEIGHTS, False)), None)
+        found = next((t for t in live if getattr(t, _WEIGHTS, False)), None)
+        pooled = found is not None and found.dim() == 3 and found.shape[-1] == 1  # (rows, n, 1)
+        return None if family == "multiply" and not pooled else found
 
     def follow(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> None:
         """Tag a softmax's result, and what merely copies it."""
@@ -94,8 +96,10 @@ class Captures:
             self.attention += 1
         if self.active:
             streams.follow(family, live, outputs)
-        copies = (group == "view" or family in _COPIES) and any(getattr(t, _WEIGHTS, False) for t in live)
-        if copies or family == "softmax":
+        copied = family in _COPIES or (group == "view" and family != "index")
+        copies = copied and any(getattr(t, _WEIGHTS, False) for t in live)
+        renormalised = family == "divide" and getattr(live[0], _WEIGHTS, False)
+        if copies or renormalised or family == "softmax":
             for tensor in outputs:
                 setattr(tensor, _WEIGHTS, True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import rows, streams, tokens
 from whence.engine.against import Against, reveal
-from whence.engine.attention import odd_attention
+from whence.engine.attention import odd_attention, operands
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
 from whence.engine.capture import Captures
@@ -103,7 +103,7 @@ class Flow(TorchFunctionMode):
         through: bool = True,
         ahead: bool = True,
         parts: Parts | None = None,
-        cut: Collection[str] = (),
+        cut: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -126,7 +126,7 @@ class Flow(TorchFunctionMode):
         self._light = light
         self._ahead = ahead and replay is not None
         self._tape = Against(record, replay, parts)
-        self.cut = frozenset(cut)
+        self.cut = cut
         self.cuts: dict[str, tuple[Tensor, Any]] = {}
 
     # ---- the pass ----
@@ -164,6 +164,8 @@ class Flow(TorchFunctionMode):
             return tensor
         leaf, handed = self.start(tensor)
         streams.copy(tensor, handed)
+        for copy in (leaf, handed):
+            rows.copy(tensor, copy)
         self.cuts[path] = (leaf, streams.stream_of(tensor))
         return handed
 
@@ -426,7 +428,9 @@ class Flow(TorchFunctionMode):
         call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
         if family == "scaled_dot_product_attention" and self.captures.tell is not None:
             call.site = self.captures.arrive("attention", self._here())
-            self.captures.tell.fused(call.site, tuple(streams.stream_of(t) for t in (live[0], live[1 % len(live)])))
+            given = operands(args, kwargs)
+            pair = tuple(streams.stream_of(given[name]) for name in ("query", "key"))
+            self.captures.tell.fused(call.site, pair, max(map(streams.depth_of, live)))
         return call
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:

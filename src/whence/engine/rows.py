@@ -63,6 +63,11 @@ def place_of(tensor: Tensor) -> Place | None:
     return getattr(tensor, _ROWS, None)
 
 
+def copy(old: Tensor, new: Tensor) -> None:
+    """The rows are in the same place."""
+    setattr(new, _ROWS, place_of(old))
+
+
 def follow(
     name: str, family: str, func: Any, args: Any, kwargs: Mapping[str, Any], live: Sequence[Tensor],
     outputs: Sequence[Tensor], writes: bool,
@@ -77,6 +82,8 @@ def follow(
     found: Sequence[Place | None] = ()
     if known and family in _MOVES:
         found = _moved(func, args, kwargs, known, outputs)
+    elif known and name == "einsum" and outputs:
+        found = [_contracted(args, known, outputs[0])]
     elif known and name in _REDUCTIONS and outputs:
         found = _reduced(args, kwargs, known[0], outputs)
     elif known:
@@ -129,6 +136,21 @@ def _reduced(
         for o in outputs
     )
     return [Place(axis, place.inner, place.rows)] * len(outputs) if fits else []
+
+
+def _contracted(args: Any, known: Any, output: Tensor) -> Place | None:
+    """The axis that has the letter of the operands' rows."""
+    if not args or not isinstance(args[0], str) or "->" not in args[0] or "." in args[0]:
+        return None
+    left, _, out = args[0].replace(" ", "").partition("->")
+    operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+    found = set()
+    for term, operand in zip(left.split(","), operands, strict=False):
+        for tensor, place in known:
+            if tensor is operand and len(term) == tensor.dim():
+                letter = term[place.axis]
+                found.add(Place(out.index(letter), place.inner, place.rows) if letter in out else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _kept(name: str, family: str, args: Any, known: Any, output: Tensor) -> Place | None:

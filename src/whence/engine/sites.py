@@ -225,7 +225,7 @@ class Sites:
         """The module's output with its first tensor made live, if this is the call that is explained."""
         if flow.captures.active:
             output = replace_first(output, lambda t: flow.captures.visit("output", path, t))
-        if path in flow.cut:
+        if flow.cut is not None and flow.cut(path):
             output = replace_first(output, lambda t: flow.cut_here(path, t))
         if path != self.path or not path:
             return output

@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.engine.ops import GROUP
 
 Stream = frozenset[str]
-_STREAM = "_whence_stream"
+_STREAM, _DEPTH = "_whence_stream", "_whence_depth"
 
 
 def begin(tensor: Tensor, key: str) -> None:
@@ -29,6 +29,7 @@ def stream_of(tensor: Tensor) -> Any:
 
 def copy(old: Tensor, new: Tensor) -> None:
     setattr(new, _STREAM, stream_of(old))
+    setattr(new, _DEPTH, depth_of(old))
 
 
 def pair_of(tensor: Tensor) -> tuple[Stream, Stream]:
@@ -43,11 +44,23 @@ def both(found: Any) -> tuple[Stream, Stream]:
     return (found or frozenset(), found or frozenset())
 
 
+def depth_of(tensor: Tensor) -> int:
+    """Through how many attentions, one after the other, a tensor came."""
+    found: int = getattr(tensor, _DEPTH, 0)
+    return found
+
+
 def follow(family: str, live: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Carry streams from an op's inputs to its outputs."""
-    found = _joined(family, [stream_of(t) for t in live])
-    if found is not None:
-        for tensor in outputs:
+    """Carry streams from an op's inputs to its outputs, and count attentions."""
+    known = [stream_of(t) for t in live]
+    found = _joined(family, known)
+    attends = GROUP.get(family) == "attention" or (
+        family in ("matmul", "einsum") and any(isinstance(s, tuple) for s in known)
+    )
+    depth = max(map(depth_of, live), default=0) + attends
+    for tensor in outputs:
+        setattr(tensor, _DEPTH, depth)
+        if found is not None:
             setattr(tensor, _STREAM, found)
 
 

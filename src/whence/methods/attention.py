@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.streams import Stream
-from whence.errors import ParameterError
+from whence.errors import InputError, ParameterError
 from whence.flow import max_flows
 from whence.grids import on_inputs
 from whence.maps import Map, Reading, readout, real_positions
@@ -23,7 +23,7 @@ from whence.methods import method
 from whence.registry import Bounds
 from whence.streams import two_stream
 from whence.subject import Subject
-from whence.windows import refit, refit_down
+from whence.windows import refit
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]
@@ -71,6 +71,10 @@ def rollout(
 def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
+    if any(m.crosses or m.found[0].shape[-1] != reading.maps[0].found[0].shape[-1] for m in reading.maps):
+        raise InputError(
+            "attention_flow is defined for one stream of as many tokens in every layer.\n  Choose rollout instead."
+        )
     return on_inputs(subject, _flows(reading, readout))
 
 
@@ -88,7 +92,9 @@ def generic_attention(
     """
     reading = Reading(subject, _positive, gradient=True).run()
     if any(m.crosses for m in reading.maps):
-        return on_inputs(subject, two_stream(reading, readout))
+        if not identity:
+            raise ParameterError("identity=False is defined for one stream of tokens.\n  Leave it out here.")
+        return on_inputs(subject, two_stream(reading, readout), padding=preset is not None)
     step = _with_residual(False) if identity else _alone
     return _through(reading, step, 0, readout, preset)
 
@@ -131,7 +137,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     for m in reading.maps:
         stream = m.key if axis == "query" else m.query
         found = _mean(m.stacked(), _real(reading, m, rows, axis), -2 if axis == "query" else -1)
-        total[stream] = total[stream] + refit(found, total[stream].shape[-1]) if stream in total else found
+        total[stream] = total[stream] + refit(found, total[stream].shape[-1], subject) if stream in total else found
         count[stream] = count.get(stream, 0) + 1
     return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
 
@@ -231,13 +237,20 @@ def _times(row: Tensor, a: Tensor) -> Tensor:
 
 def _through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row through the layers, from the last to the one to start with."""
+    if start_layer and start_layer >= max(sum(m.query == n.query for n in reading.maps) for m in reading.maps):
+        raise ParameterError(f"start_layer={start_layer} is not allowed.\n  Give a layer that the model has.")
     state: State = dict(readout(reading, where))
     for m in reversed(_from_layer(reading.maps, start_layer)):
         if m.query in state:
-            state[m.query] = refit(state[m.query], m.found[0].shape[-2])
-            stays, goes = step(state[m.query], m.stacked())
-            state[m.query] = state[m.query] if m.crosses and step is _alone else stays
-            state[m.key] = state[m.key] + goes if m.key in state else goes
+            row = refit(state[m.query], m.found[0].shape[-2], reading.subject)
+            stays, goes = step(row, m.stacked())
+            if m.crosses:
+                state[m.query] = row if step is _alone else stays
+                state[m.key] = state[m.key] + goes if m.key in state else goes
+            elif row.shape[-1] == 1 < goes.shape[-1]:
+                state[m.query] = _times(row, m.stacked())  # one query: nothing of it stays
+            else:
+                state[m.query] = stays + refit(goes, row.shape[-1], reading.subject)
     return on_inputs(reading.subject, state, padding=preset is not None)
 
 
@@ -260,10 +273,15 @@ def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) 
             maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
             chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
             size = chosen[0].found[0].shape[-1]
-            found = [refit(_times(refit_down(row, m.found[0].shape[-2]), m.stacked()), size) for m in chosen]
+            found = [_read(reading, row, m, size) for m in chosen]
             total = torch.stack(found).sum(0) / (len(chosen) if layer == "mean" else 1)
             state[key] = state[key] + total if key in state else total
     return on_inputs(reading.subject, state, padding=preset is not None)
+
+
+def _read(reading: Reading, row: Tensor, m: Map, size: int) -> Tensor:
+    row = refit(row, m.found[0].shape[-2], reading.subject)
+    return refit(_times(row, m.stacked()), size, reading.subject)
 
 
 def _pick(maps: list[Map], layer: Any) -> Map:
@@ -290,13 +308,19 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
     done = set()
     for m in reading.maps:
         place = (m.layer, m.run)
-        if m.crosses or place in done or place not in reading.entered:
+        if m.crosses or (m.query, m.depth) in done or place not in reading.entered:
             continue
-        done.add(place)
+        done.add((m.query, m.depth))
         found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
         if rows is not None:
             found = found * _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
-        total[m.query] = total[m.query] + refit(found, total[m.query].shape[-1]) if m.query in total else found
+        before = total.get(m.query)
+        total[m.query] = found if before is None else before + refit(found, before.shape[-1], reading.subject)
+    if not total:
+        raise InputError(
+            f"{reading.subject.method} reads the hidden states that enter layers of attention, and found none.\n"
+            "  Choose a method that reads maps, such as generic_attention."
+        )
     return on_inputs(reading.subject, total, padding=preset is not None)
 
 
