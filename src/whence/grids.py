@@ -40,7 +40,8 @@ def on_inputs(subject: Subject, state: Mapping[Stream, Tensor], *, padding: bool
 def _laid_out(subject: Subject, name: str, scores: Tensor) -> Tensor:
     x = subject.inputs[name]
     if subject.roles.get(name) == "ids" or x.dim() < 4:
-        if x.dim() > 1 and scores.shape[-1] != x.shape[1]:
+        frames = x.is_floating_point() and x.dim() == 3 and x.shape[-1] % scores.shape[-1] == 0  # of sound, say
+        if x.dim() > 1 and scores.shape[-1] != x.shape[1] and not frames:
             raise InputError(
                 f"The model attends to {scores.shape[-1]} positions, and {name!r} has {x.shape[1]}: it cannot be told "
                 "which belong together.\n  Choose a method that reads no attention."

@@ -71,7 +71,8 @@ def rollout(
 def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
-    if any(m.crosses or m.found[0].shape[-1] != reading.maps[0].found[0].shape[-1] for m in reading.maps):
+    sizes = {n for m in reading.maps for n in m.found[0].shape[-2:]}
+    if len(sizes) > 1 or any(m.crosses for m in reading.maps):
         raise InputError(
             "attention_flow is defined for one stream of as many tokens in every layer.\n  Choose rollout instead."
         )
@@ -313,7 +314,8 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
         done.add((m.query, m.depth))
         found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
         if rows is not None:
-            found = found * _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
+            received = _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
+            found = found * refit(received, found.shape[-1], reading.subject)
         before = total.get(m.query)
         total[m.query] = found if before is None else before + refit(found, before.shape[-1], reading.subject)
     if not total:
