@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.models import close
-from whence.streams import propagate
+from whence.crossing import propagate
 
 pytestmark = pytest.mark.shared
 Truth = dict[str, Tensor]

@@ -36,7 +36,7 @@ ALLOWED = {  # who may import what of whence at run time
     "engine": {"errors", "engine"},
     "grids": {"engine", "errors", "subject"},
     "maps": {"engine", "errors", "passes", "subject", "windows"},
-    "streams": {"engine", "maps"},
+    "crossing": {"engine", "maps"},
     "windows": {"engine", "errors", "subject"},
     "targets": {"errors"},
     "subject": {"engine", "targets", "passes"},
@@ -55,7 +55,7 @@ ALLOWED = {  # who may import what of whence at run time
     "units": {"errors", "subject"},
     "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
     "methods": set("baselines engine errors methods noise progress registry subject".split())
-    | set("adaptive coalitions flow grids lines maps quadrature streams units windows".split()),
+    | set("adaptive coalitions crossing flow grids lines maps quadrature units windows".split()),
 }
 
 

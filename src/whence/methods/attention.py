@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from whence.crossing import two_stream
 from whence.engine.streams import Stream
 from whence.errors import InputError, ParameterError
 from whence.flow import max_flows
@@ -21,7 +22,6 @@ from whence.grids import on_inputs
 from whence.maps import Map, Reading, readout, real_positions
 from whence.methods import method
 from whence.registry import Bounds
-from whence.streams import two_stream
 from whence.subject import Subject
 from whence.windows import refit
 
