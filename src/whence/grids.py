@@ -29,7 +29,7 @@ def on_inputs(subject: Subject, state: Mapping[Stream, Tensor], *, padding: bool
         stream = next((s for s in state if name in s), None)
         owner = stream is not None and not any(k.partition("#")[0] in stream for k in found)
         if stream is not None and owner:
-            scores = state[stream].expand(-1, score.shape[1], -1)
+            scores = state[stream].to(score.dtype).expand(-1, score.shape[1], -1)
             found[key] = _laid_out(subject, name, scores)
         else:
             shape = value.shape[:2] if value.dim() > 2 else value.shape

@@ -45,8 +45,9 @@ class Map:
         return self.query != self.key
 
     def stacked(self) -> Tensor:
-        """(rows, targets or 1, …)."""
-        return torch.stack(self.found, 1)
+        """(rows, targets or 1, …), in at least single precision."""
+        found = torch.stack(self.found, 1)
+        return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
 class Reading:
@@ -266,7 +267,7 @@ def _read_by_score(reading: Reading, last: Map, number: int) -> Tensor | None:
     stream, norms = reading.left.get(last.layer, (None, []))
     queries = last.found[0].shape[-2] if last.found[0].dim() > 2 else None
     if queries == 1:
-        return torch.ones_like(last.found[0][:, :1, :1])
+        return _shares(torch.ones_like(last.found[0][:, :1, :1]))
     if norms and stream == last.query and queries in (None, norms[0].shape[-1]):
         return _shares(torch.stack(norms, 1))
     if number + 1 < len(reading.maps):
@@ -277,6 +278,7 @@ def _read_by_score(reading: Reading, last: Map, number: int) -> Tensor | None:
 
 
 def _shares(size: Tensor) -> Tensor:
+    size = size.to(torch.promote_types(size.dtype, torch.float32))
     total = size.sum(-1, keepdim=True)
     return torch.where(total > 0, size / total.masked_fill(total == 0, 1), torch.full_like(size, 1 / size.shape[-1]))
 
@@ -307,7 +309,7 @@ def of_text(subject: Subject, key: str) -> bool:
 
 def real_positions(subject: Subject, stream: Stream, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
-    dtype = next(iter(subject.facts.values.values())).dtype
+    dtype = torch.promote_types(next(iter(subject.facts.values.values())).dtype, torch.float32)
     for key in sorted(stream):
         mask = subject.real(key, (subject.rows, n)) if of_text(subject, key) else None
         if mask is not None:
