@@ -50,6 +50,10 @@ class Map:
         return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
+class _Unsure(Exception):
+    """Shapes do not say where the rows are: they have to be followed."""
+
+
 class Reading:
     """What one pass showed: maps in the order of their calls, hidden states and where the score reads them."""
 
@@ -58,6 +62,7 @@ class Reading:
         self.members = layers(subject.root)
         self.extra: set[str] = set()  # modules around attention that no list has
         self._windows: dict[Site, Any] | None = None
+        self._follows_rows = False  # which costs a little, and is done where shapes leave it open
         self.begin()
 
     def begin(self) -> None:
@@ -72,8 +77,12 @@ class Reading:
         """Run the model, and back if gradients or an automatic read-out need it."""
         auto = readout == "auto" and not self.gradient
         self.gradient |= auto and not self.members  # without layers, only the maps' own gradients tell
-        for _ in range(3):
-            self._pass(auto and not self.gradient)
+        for _ in range(4):
+            try:
+                self._pass(auto and not self.gradient)
+            except _Unsure:
+                self._follows_rows = True
+                continue
             missing = {m.layer for m in self.maps} - self.members - self.extra
             unread = auto and not self.gradient and not self.left
             if not (self.hidden and missing) and not unread:
@@ -91,7 +100,7 @@ class Reading:
             tell=self,
             gradient=self.gradient or auto,
             cut=self._bears_attention if auto else None,
-            rows=True,
+            rows=self._follows_rows,
         )
         if self.gradient:
             done.pull()
@@ -109,6 +118,8 @@ class Reading:
         self._by_site[site] = self._met(site, streams, depth)
 
     def value(self, site: Site, tensor: Tensor) -> None:
+        if site.kind == "attention" or self._is_layer(site.path):
+            self._be_sure(tensor)
         if site.kind == "attention":
             found = self._met(site, stream_of(tensor), depth_of(tensor))
             kept, place = tensor.detach(), place_of(tensor)
@@ -126,6 +137,13 @@ class Reading:
             self.left[site.path] = (stream, norms := [])
             turn = _rows_first(tensor)
             tensor.register_hook(lambda g: norms.append(turn(_norms(g))))
+
+    def _be_sure(self, tensor: Tensor) -> None:
+        """The rows are the first axis, unless another one has as many entries, or that one has not."""
+        rows = self.subject.rows
+        open_ = len(tensor) != rows or rows in tensor.shape[1 : tensor.dim() - 1]
+        if rows > 1 and tensor.dim() > 2 and open_ and not self._follows_rows:
+            raise _Unsure
 
     def _is_layer(self, path: str) -> bool:
         return path in self.members or path in self.extra
