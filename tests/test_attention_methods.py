@@ -44,6 +44,20 @@ def test_every_family_with_fused_and_with_eager_attention(name: str) -> None:
         assert silent or any(bool(value.abs().sum() > 0) for value in found[0].values())
 
 
+@pytest.mark.parametrize("name", [name for name in ATTENTIVE if len(FAMILIES[name].kinds) == 2])
+def test_maps_are_the_same_fused_and_eager(name: str) -> None:
+    family = FAMILIES[name]
+    fused, eager = (
+        whence.explain(
+            family.build(kind), family.inputs(), method="random", target=family.target, keep=("attention",)
+        ).kept["attention"]
+        for kind in ("sdpa", "eager")
+    )
+    assert len(fused) == len(eager) > 0
+    for a, b in zip(fused, eager, strict=True):
+        close(a, b, 1e-6)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "bart", "clip", "lxmert", "swin"])
 def test_a_batch_equals_its_rows(name: str) -> None:
     family = FAMILIES[name]

@@ -141,6 +141,15 @@ def test_vit(vit: tuple[Any, Truth], attention: str) -> None:
         close(values("rollout", start_layer=start), truth[f"rollout.start{start}"].flatten(), 1e-6)
     for tag in ("pred", "other"):
         target = int(truth[f"target_{tag}"])
+        kept = whence.explain(
+            model, inputs, method="random", target=target, keep=("attention", "attention_gradient")
+        ).kept
+        for layer in range(4):
+            close(kept["attention"][layer], truth[f"attn.L{layer}"], 1e-6)
+            close(kept["attention_gradient"][layer], truth[f"attn_grad.{tag}.L{layer}"], 1e-6)
+        for row in range(17):
+            mine = values("generic_attention", target=target, readout=row)
+            close(mine, truth[f"generic.{tag}.R"][row, 1:], 1e-6)
         close(values("raw_attention", target=target), truth[f"raw_attention_last.{tag}"].flatten(), 1e-6)
         close(values("generic_attention", target=target), truth[f"generic.{tag}"].flatten(), 1e-6)
         close(

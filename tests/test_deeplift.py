@@ -199,7 +199,11 @@ def test_contributions_sum_to_the_delta_on_transformers(name: str) -> None:
                 assert a.receipt["unruled"] == []
                 if dtype == torch.float32:
                     assert float(a.gap.max()) <= 1e-4
-                elif name in PARTLY_SINGLE:  # single precision rounds what is added up, also where that cancels
+                elif name in PARTLY_SINGLE - {"llama", "mistral"}:
+                    assert float(a.gap.max()) <= 2e-6
+                elif (
+                    name in PARTLY_SINGLE
+                ):  # missed: 2.9e-6 where the score is 0.036, the rounding of what cancels there
                     rise = (a.output_value - a.baseline_value).abs()
                     assert float((a.residual.abs() / torch.maximum(rise, size(a.values) / 4)).max()) <= 2e-6
                     assert float(a.gap.max()) <= 1e-5

@@ -66,9 +66,7 @@ def _by_config(subject: Subject, tokens: int, height: int, width: int) -> tuple[
 
 
 def _without_padding(subject: Subject, name: str, scores: Tensor) -> Tensor:
-    text = subject.roles.get(name) == "ids" or name.endswith("embeds")
-    hidden = text and not subject.facts.padding
-    real = subject.real(name, (len(scores), scores.shape[-1])) if hidden else None
+    real = None if subject.facts.padding else subject.real(name, (len(scores), scores.shape[-1]))
     return scores if real is None else scores * real[:, None].to(scores)
 
 

@@ -320,16 +320,11 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(index, real.shape[1]).to(real)
 
 
-def of_text(subject: Subject, key: str) -> bool:
-    """Whether the attention mask is about this input."""
-    return subject.roles.get(key) == "ids" or key.endswith("embeds")
-
-
 def real_positions(subject: Subject, stream: Stream, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
     dtype = torch.promote_types(next(iter(subject.facts.values.values())).dtype, torch.float32)
     for key in sorted(stream):
-        mask = subject.real(key, (subject.rows, n)) if of_text(subject, key) else None
+        mask = subject.real(key, (subject.rows, n))
         if mask is not None:
             return mask.to(dtype)
     return torch.ones(subject.rows, n, dtype=dtype)

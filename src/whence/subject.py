@@ -209,8 +209,18 @@ class Subject:
         """Which units (rows, n) of a value (rows, n) or (rows, n, hidden) are no padding, where a mask says so."""
         decoder = key.startswith("decoder_") or (key == "at" and "decoder" in (self.at or "").split("."))
         mask = self.mask(decoder)
+        if mask is not None and self._is_beside_text(key, mask):
+            return None
         fits = mask is not None and len(shape) in (2, 3) and tuple(mask.shape) == tuple(shape[:2])
         return mask if fits else None
+
+    def _is_beside_text(self, key: str, mask: Tensor) -> bool:
+        """Whether a mask is about ids, and this input is something else that may happen to be as long."""
+        name = key.partition("#")[0]
+        if key == "at" or name.endswith("embeds") or self.underneath.get(name) != "value":
+            return False
+        ids = [self.inputs[other] for other, role in self.underneath.items() if role == "ids"]
+        return any(isinstance(value, Tensor) and value.shape == mask.shape for value in ids)
 
     def last_real(self, length: int) -> Tensor | None:
         """Each row's last position that is no padding, in an output of this length."""

@@ -47,10 +47,10 @@ class Against:
         """Whether it goes by RevealCancel."""
         return bool(pairs) and self._parts is not None and self._parts.reveals(family, rule, pairs)
 
-    def born(self, family: str, result: Any) -> None:
+    def born(self, result: Any) -> None:
         """What the recorded op gave."""
         if self._record is not None and self._parts is not None:
-            self._parts.born(family, result, self._record)
+            self._parts.born(result, self._record)
 
 
 def reveal(call: Call, x: Tensor, pair: Pair, target: Tensor | None) -> Tensor:

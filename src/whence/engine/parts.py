@@ -66,7 +66,7 @@ class Parts:
         self._kinds.append(self.kind(family))
         self._parents.append(tuple(_born(t) for t in live))
 
-    def born(self, family: str, result: Any, tape: Tape) -> None:
+    def born(self, result: Any, tape: Tape) -> None:
         """What the last of them gave."""
         if self._kinds[-1] == "makes":
             tape.record_result(result)

@@ -377,7 +377,7 @@ class Flow(TorchFunctionMode):
             result = func(*args, **kwargs)
             if call is not None and pairs:
                 carry(call, live, pairs, result)
-        self._tape.born(family, result)
+        self._tape.born(result)
         outputs = list(tensors_in(result))
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
