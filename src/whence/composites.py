@@ -50,9 +50,7 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False
-    return Composite(
-        name, weigh, nudged if authors else stabilised(stabilizer), shares=add == "share", authors=authors
-    )
+    return Composite(name, weigh, nudged if authors else stabilised(stabilizer), shares=add == "share", authors=authors)
 
 
 RULES_OF_OTHERS = "epsilon"  # for ops with weights that a table leaves out

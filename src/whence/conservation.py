@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,15 @@ from whence.subject import Subject
 _MOST = 8  # ops that are named, those that lost most
 
 
-def account(subject: Subject, ledger: Ledger, done: Pass, found: dict[str, Tensor], start: Tensor | None) -> None:
+def account(
+    subject: Subject, ledger: Ledger | None, done: Pass, found: Mapping[str, Tensor], start: Tensor | None = None
+) -> None:
     """Say for each row what started, what arrived, what was lost by kind and where, and what passed each module.
 
     At every boundary: carried + lost by the ops after it + what passed beside it = start. At a cut, such as a layer of
     the residual stream, nothing passes beside.
     """
+    assert ledger is not None
     shape = done.score.shape
     begun = torch.ones(shape, dtype=torch.float64) if start is None else start.double()
     arrived = sum(value.detach().double().flatten(2).sum(2) for value in found.values())
@@ -51,7 +54,12 @@ def account(subject: Subject, ledger: Ledger, done: Pass, found: dict[str, Tenso
                 for b, c, a, r in zip(ledger.boundaries, *columns, strict=True)
             ],
             "where": [
-                {"module": losses[i][0].path, "op": losses[i][0].family, "kind": losses[i][1], "amount": float(amounts[i])}
+                {
+                    "module": losses[i][0].path,
+                    "op": losses[i][0].family,
+                    "kind": losses[i][1],
+                    "amount": float(amounts[i]),
+                }
                 for i in most
                 if float(amounts[i])
             ],

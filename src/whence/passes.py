@@ -13,8 +13,8 @@ from torch import Tensor
 from whence import targets
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Listener, Site
-from whence.engine.parts import Parts, parts_of
 from whence.engine.ledger import Ledger
+from whence.engine.parts import Parts, parts_of
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
@@ -313,6 +313,10 @@ class Pass:
             return anew.pull(rules, positive=positive, start=start)
         if not positive and all(m is None for column in columns for m in column):
             raise _independent(self.subject)
+        return self.gathered(columns)
+
+    def gathered(self, columns: list[list[Tensor | None]]) -> dict[str, Tensor]:
+        """What was sent back to each explained value, (rows, k, …)."""
         return {
             key: stacked(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
         }

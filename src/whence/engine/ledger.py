@@ -51,6 +51,7 @@ class Ledger:
         self.ops = 0
         self.deepest = 0  # how many ops with weights came before the last one
         self.target = 0  # the one that is propagated now
+        self.on = True
 
     def op(self, family: str, path: str, places: tuple[Place | None, ...], depth: int) -> Note:
         """The next op of the pass; `depth` ops with weights came before it."""
@@ -63,21 +64,28 @@ class Ledger:
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind != "output" or not tensor.requires_grad or (self.only is not None and not self.only(site.path)):
             return
+        place = place_of(tensor)
+        if place is None and self.rows > 1:
+            return  # nobody knows where its rows are
         there = Boundary(site.path, site.call, self.ops)
         self.boundaries.append(there)
-        place = place_of(tensor)
         kept = tensor.detach() if self.multiplies else None
-        tensor.register_hook(lambda r: there.carried.append(self.sums(r if kept is None else r * kept, place)))
+
+        def carried(r: Tensor) -> None:
+            if self.on:
+                there.carried.append(self.sums(r if kept is None else r * kept, place))
+
+        tensor.register_hook(carried)
 
     def fused(self, site: Site, streams: Any, depth: int) -> None:
         """A fused attention has no boundary inside."""
 
-    def sums(self, r: Tensor, place: Place | None) -> Tensor:
+    def sums(self, r: Tensor, place: Place | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""
         if self.rows == 1:
             return r.sum(dtype=torch.float64).view(1) if not r.is_complex() else r.real.sum().double().view(1)
         if place is None:
-            raise RowsLost
+            raise RowsLost(f"{of} does not say which of its entries belong to which row")
         return place.sums(r.real if r.is_complex() else r).double()
 
 
@@ -90,10 +98,15 @@ class Note:
     depth: int
     places: tuple[Place | None, ...]  # of the rows in the live inputs
     place: Place | None = None  # and in the output
+    uses: Any = (1,)  # by how many ops the output is taken
+
+    @property
+    def title(self) -> str:
+        return f"{self.entry.family!r} in {self.entry.path or 'the model itself'}"
 
     def sums(self, r: Tensor) -> Tensor:
         """Per row, of a tensor like the output."""
-        return self.ledger.sums(r, self.place)
+        return self.ledger.sums(r, self.place, self.title)
 
     def spread(self, per_row: Tensor, like: Tensor) -> Tensor:
         if self.ledger.rows == 1 or self.place is None:
@@ -118,5 +131,5 @@ class Note:
         """Take down what came and was not handed on."""
         rest = self.sums(r)
         for part, place in zip(given, self.places, strict=True):
-            rest = rest - (0 if part is None else self.ledger.sums(part, place))
+            rest = rest - (0 if part is None else self.ledger.sums(part, place, self.title))
         self.lose_rows(kind, rest)

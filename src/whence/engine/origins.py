@@ -5,7 +5,9 @@
 - `mean`: the image of which this is an average, as in centring.
 - `turned`: a reciprocal, by which a normalisation multiplies.
 - `fresh`: an explained value, or a view of one: the next op is the input layer.
+- `attends`: attention probabilities, or a copy of them.
 - `depth`: how many ops with weights were passed.
+- `uses`: by how many ops it is taken; a plain view counts as the tensor itself.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Origin:
     mean: Any = None
     turned: bool = False
     fresh: bool = False
+    attends: bool = False
     depth: int = 0
+    uses: list[int] = field(default_factory=lambda: [0])
 
 
 def begin(tensor: Tensor) -> None:
@@ -58,6 +62,8 @@ def follow(
     constants = [t for t in tensors_in((tuple(args), dict(kwargs))) if not any(t is other for other in live)]
     weighed = any(not any(t is other for other in loose) for t in constants)
     known = [origin_of(t) for t in live]
+    for origin in known if family != "view" else ():
+        origin.uses[0] += 1
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
     one_image = all(o.image is first.image for o in known)
@@ -67,7 +73,7 @@ def follow(
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
     copies = group == "view" or family == "scale"
     for output in outputs:
-        new = Origin(image, depth=depth)
+        new = Origin(image, depth=depth, uses=first.uses if family == "view" else [0])
         same_shape = all(t.shape == output.shape for t in live)
         if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
             straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
@@ -77,6 +83,7 @@ def follow(
             mean=first.image if name == "mean" else first.mean if copies or name in ("neg", "negative") else None,
             turned=turns or (copies and any(o.turned for o in known)),
             fresh=group == "view" and all(o.fresh for o in known),
+            attends=family == "softmax" or ((copies or family == "dropout") and all(o.attends for o in known)),
         )
         setattr(output, _ORIGIN, new)
 

@@ -404,7 +404,7 @@ class Flow(TorchFunctionMode):
             if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
         if call is not None and call.note is not None:
-            call.note.place = call.place
+            call.note.place, call.note.uses = call.place, origins.origin_of(outputs[0]).uses
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
@@ -468,7 +468,9 @@ class Flow(TorchFunctionMode):
             raise self._no_rule(family, self._here())
 
     def _no_rule(self, family: str, path: str) -> NoRule:
-        otherwise = "the local path integral" if self.replay is not None else getattr(self.rules.get("*"), "__name__", "")
+        otherwise = (
+            "the local path integral" if self.replay is not None else getattr(self.rules.get("*"), "__name__", "")
+        )
         otherwise = "the derivative" if otherwise in ("", "derivative") else otherwise
         return NoRule(
             f"{self.method} has no rule for {family!r} (met in {path or 'the model itself'}).\n"

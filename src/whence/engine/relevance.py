@@ -18,7 +18,7 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule
 from whence.engine.expand import EXPANSIONS
 from whence.engine.ledger import Note
 from whence.engine.origins import Origin
-from whence.engine.weighted import Divide, Lost, Maps, Weighted
+from whence.engine.weighted import Divide, Lost, Weighted
 
 _AS_ONE = frozenset("layer_norm rms_norm group_norm instance_norm normalize sort msort topk kthvalue median".split())
 RELEVANCE_EXPAND = frozenset(EXPANSIONS) - _AS_ONE
@@ -49,7 +49,8 @@ def relevance_rules(composite: Composite) -> dict[str, Rule]:
         "add": Ahead(_Sum(composite)),
         **dict.fromkeys(("multiply", "divide", "matmul", "einsum", "bilinear", "prod"), product),
         "max": winner,
-        **dict.fromkeys(("concatenate", "where", "write", "pad"), Ahead(_Joined(), when=lambda call: True)),
+        **dict.fromkeys(("concatenate", "where", "write"), Ahead(_Joined(), when=lambda call: True)),
+        "pad": Ahead(_Joined()),
     }
 
 
@@ -82,13 +83,17 @@ def _over(divide: Divide, a: Tensor, b: Tensor) -> Tensor:
 class _Named:
     """A rule with the name that traces show."""
 
+    title = ""
+
     @property
     def __name__(self) -> str:
-        return type(self).__name__.strip("_").lower()
+        return self.title
 
 
 class _Identity(_Named):
     """Each entry's relevance is its input's."""
+
+    title = "identity"
 
     def __init__(self, otherwise: _Generic) -> None:
         self.otherwise = otherwise
@@ -111,6 +116,8 @@ def winner(call: Call, m: Any) -> Gradients:
 class _Joined(_Named):
     """Entries that come from a constant, such as a class token, take their relevance with them."""
 
+    title = "joined"
+
     def __call__(self, call: Call) -> Back:
         note = call.note
 
@@ -129,7 +136,7 @@ class _Generic(_Named):
     """Eq. 1 for any op: R_j = x_j Σ_i ∂L_i/∂x_j · R_i/L_i; named in the receipt."""
 
     generic = True
-    __name__ = "eq. 1"
+    title = "eq. 1"
 
     def __init__(self, divide: Divide) -> None:
         self.divide = divide
@@ -149,7 +156,6 @@ class _Homogeneous(_Generic):
     """Eq. 1 where it loses nothing: sums, means and other ops with f(cx) = c·f(x)."""
 
     generic = False
-    __name__ = "eq. 1"
 
     def __call__(self, call: Call, m: Any) -> Gradients:
         if call.name in ("view_as_real", "view_as_complex"):
@@ -175,11 +181,7 @@ class _WithWeights(_Named):
     """Dense layers and convolutions: by the composite's choice."""
 
     def __init__(self, composite: Composite) -> None:
-        self.composite, self.otherwise = composite, _Generic(composite.divide)
-
-    @property
-    def __name__(self) -> str:
-        return self.composite.name
+        self.composite, self.title = composite, composite.name
 
     def __call__(self, call: Call, r: Tensor) -> Gradients:
         rule = self.composite.weigh(call)
@@ -220,6 +222,8 @@ class _WithWeights(_Named):
 class _Sum(_Named):
     """A sum of two: a skip connection's branches share, images of one tensor are one linear map."""
 
+    title = "sum"
+
     def __init__(self, composite: Composite) -> None:
         self.divide, self.shares, self.authors = composite.divide, composite.shares, composite.authors
 
@@ -245,7 +249,7 @@ class _Sum(_Named):
         values = [t.value for t in terms]
         y = sum(values[1:], values[0])
         came = note.sums(r)
-        if self.authors:
+        if self.authors and note.uses[0] > 1:
             r = self.divide(r, y) * y
         s = self.divide(r, y)
         parts = [s * value for value in values]
@@ -261,7 +265,7 @@ class _Sum(_Named):
         """Each part rescaled to its share |Σr_a| / (|Σr_a| + |Σr_b|) of the row's relevance."""
         total = note.sums(r)
         sums = [note.sums(part) for part in parts]
-        size = sum(s.abs() for s in sums)
+        size = torch.stack(sums).abs().sum(0)
         factors = [weighted.nudged(weighted.nudged(s.abs(), size) * total, s) for s in sums]
         return [part * note.spread(f, part) for f, part in zip(factors, parts, strict=True)]
 
@@ -334,11 +338,13 @@ def _placed(shapes: Sequence[torch.Size], parts: Sequence[tuple[int | None, Tens
 class _Product(_Named):
     """A product of activations: each operand x ⊙ vjp(R/y), then an equal part of it."""
 
+    title = "product"
+
     def __init__(self, divide: Divide) -> None:
         self.divide = divide
 
     def __call__(self, call: Call, r: Tensor) -> Gradients:
-        weights = self._leaders(call)
+        weights = leaders(call)
         if weights is not None:
             shapes = [x.shape for x in call.inputs]
             return _placed(shapes, [(i, r * w if w else None) for i, w in enumerate(weights)])
@@ -348,14 +354,18 @@ class _Product(_Named):
         _write_off(call.note, r, s, call.y)
         return found
 
-    def _leaders(self, call: Call) -> tuple[float, ...] | None:
-        """Who takes it all: what is normalised, and the multiple of the tensor of which the other is a function."""
-        if call.family == "divide":
-            return tuple(1.0 if call.args[0] is x else 0.0 for x in call.inputs)
-        if call.family != "multiply" or len(call.inputs) != 2:
-            return None
-        a, b = call.origins
-        if a.turned != b.turned:
-            return (0.0, 1.0) if a.turned else (1.0, 0.0)
-        same = call.inputs[0].shape == call.inputs[1].shape
-        return _by_point(a, b) if same else None
+
+def leaders(call: Call) -> tuple[float, ...] | None:
+    """Who takes all of a product: what is normalised, and the multiple of the tensor of which the other is a function.
+
+    None for a product of two activations.
+    """
+    if call.family == "divide":
+        return tuple(1.0 if call.args[0] is x else 0.0 for x in call.inputs)
+    if call.family != "multiply" or len(call.inputs) != 2:
+        return None
+    a, b = call.origins
+    if a.turned != b.turned:
+        return (0.0, 1.0) if a.turned else (1.0, 0.0)
+    same = call.inputs[0].shape == call.inputs[1].shape
+    return _by_point(a, b) if same else None

@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from whence.composites import composite_of
 from whence.conservation import account
-from whence.engine.ledger import Ledger
-from whence.engine.relevance import RELEVANCE_EXPAND, relevance_rules
 from whence.methods import method
+from whence.relevances import relevance_pass
 from whence.subject import Subject
 
 Start = Literal["one", "logit"]
@@ -33,10 +31,8 @@ def lrp(
     "first", "path:GLOB", "depth:A-B" and "add" to a rule's name or (name, options).
     """
     options = {"epsilon": epsilon, "gamma": gamma, "alpha": alpha, "beta": beta, "low": low, "high": high}
-    chosen = composite_of(composite, options, stabilizer)
-    ledger = Ledger(subject.rows)
-    done = subject.run(relevance_rules(chosen), expand=RELEVANCE_EXPAND, ledger=ledger, rows=True, ahead=True)
+    done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, ahead=True)
     scores = done.score.detach() if start == "logit" else None
     found = done.pull(start=scores)
-    account(subject, ledger, done, found, scores)
+    account(subject, done.flow.ledger, done, found, scores)
     return found
