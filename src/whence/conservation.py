@@ -67,7 +67,8 @@ def account(
     lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
     subject.notes.say(relevance=[each[0] if targets == 1 else each for each in lines])
     if not ledger.multiplies:
-        _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)))
+        fine = max(_LEAK, 64 * torch.finfo(done.score.dtype).eps)
+        _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)), fine)
 
 
 def _after(ledger: Ledger, losses: Sequence[Any], lost: Tensor, of_kind: Tensor, kinds: int) -> Tensor:
@@ -92,10 +93,10 @@ def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Ten
     return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64)
 
 
-def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor) -> None:
+def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor, fine: float) -> None:
     """Relevance that went where no rule was: ops that the engine cannot see."""
     share = rest.abs() / torch.maximum(begun.abs(), size).clamp(min=1e-30)
-    if bool((share > _LEAK).any()):
+    if bool((share > fine).any()):
         row = int(share.amax(1).argmax())
         warn(
             f"{subject.method}: {float(share[row].max()):.0%} of row {row}'s relevance cannot be accounted for: it "

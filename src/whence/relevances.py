@@ -25,10 +25,14 @@ UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are 
 ReduceAll = Callable[[Map, Tensor, Tensor | None, Tensor], Tensor]  # a map, its gradient and its relevance → (rows, …)
 
 
+def is_uniform(composite: Any) -> bool:
+    return isinstance(composite, str) and composite in UNIFORM
+
+
 def relevance_pass(subject: Subject, composite: Any, options: Mapping[str, Any], **plan: Any) -> Pass:
     """One forward pass that relevance can be sent back through, with a ledger."""
     options = dict(options)
-    if composite in UNIFORM:  # whose relevance is x ⊙ m
+    if is_uniform(composite):  # whose relevance is x ⊙ m
         ledger = Ledger(subject.rows, multiplies=True, only=layers(subject.root).__contains__)
         rules, expand, rows = uniform_rules(UNIFORM[composite]), UNIFORM_EXPAND, subject.rows > 1
     else:
@@ -87,7 +91,7 @@ class Relevance(Reading):
     def _pass(self, auto: bool) -> None:
         for copies in (False, True):
             plan: dict[str, Any] = {"tell": self, "ledger": self.ledger, "copies": copies, "ahead": False, "rows": True}
-            if self._composite in UNIFORM:
+            if is_uniform(self._composite):
                 plan["expand"] = UNIFORM_EXPAND | {"scaled_dot_product_attention"}
             done = relevance_pass(self.subject, self._composite, {}, **plan)
             try:
@@ -106,7 +110,7 @@ class Relevance(Reading):
         done.columns(leaves if self._wants_gradient else ends, {"*": derivative}, again=True)
         self._phase, self.ledger.on = "relevance", True
         found = done.columns(ends if self._last else leaves)
-        if not self._last and self._composite not in UNIFORM:
+        if not self._last and not is_uniform(self._composite):
             account(self.subject, self.ledger, done, done.gathered(found))
 
     def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
@@ -125,5 +129,5 @@ class Relevance(Reading):
                 self.rows_of_last.append(signal.square().sum((1, 3)).sqrt())
         else:
             of_target = seen[len(found.found)] if self._wants_gradient else None
-            signal = signal * a if self._composite in UNIFORM else signal
+            signal = signal * a if is_uniform(self._composite) else signal
             found.found.append(self._reduce_all(found, a, of_target, signal))

@@ -4,7 +4,7 @@
 - `point`: values that depend entry by entry on one tensor share it; `straight` ones are multiples of that tensor.
 - `mean`: the image of which this is an average, as in centring.
 - `turned`: a reciprocal, by which a normalisation multiplies.
-- `fresh`: an explained value, or a view of one: the next op is the input layer.
+- `fresh`: an explained value, as it is or normalised by constants: the next op with weights is the input layer.
 - `attends`: attention probabilities, or a copy of them.
 - `depth`: how many ops with weights were passed.
 - `uses`: by how many ops it is taken; a plain view counts as the tensor itself.
@@ -82,7 +82,7 @@ def follow(
             new,
             mean=first.image if name == "mean" else first.mean if copies or name in ("neg", "negative") else None,
             turned=turns or (copies and any(o.turned for o in known)),
-            fresh=group == "view" and all(o.fresh for o in known),
+            fresh=(copies or family == "add") and all(o.fresh for o in known) and not weighed,
             attends=family == "softmax" or ((copies or family == "dropout") and all(o.attends for o in known)),
         )
         setattr(output, _ORIGIN, new)

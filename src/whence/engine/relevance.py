@@ -18,7 +18,7 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule
 from whence.engine.expand import EXPANSIONS
 from whence.engine.ledger import Note
 from whence.engine.origins import Origin
-from whence.engine.weighted import NUDGED, Divide, Lost, Weighted
+from whence.engine.weighted import Divide, Lost, Weighted
 
 _AS_ONE = frozenset("layer_norm rms_norm group_norm instance_norm normalize sort msort topk kthvalue median".split())
 RELEVANCE_EXPAND = frozenset(EXPANSIONS) - _AS_ONE
@@ -251,7 +251,10 @@ class _Sum(_Named):
         if self.authors and note.uses[0] > 1:
             r = self.divide(r, y) * y
         s = self.divide(r, y)
-        parts = [s * value for value in values]
+        parts = [
+            (s * value).masked_fill_(value.isinf(), 0.0) if t.hides else s * value
+            for t, value in zip(terms, values, strict=True)
+        ]
         if shares:
             parts = self._shared(note, came, r, parts)
         else:
@@ -266,7 +269,7 @@ class _Sum(_Named):
         total = note.sums(r)
         sums = [note.sums(part) for part in parts]
         size = torch.stack(sums).abs().sum(0)
-        factors = [NUDGED(NUDGED(s.abs(), size) * total, s) for s in sums]
+        factors = [torch.where(size == 0, 0.0, s.sign() * total / size) for s in sums]
         start = total if came is r else note.sums(came)
         note.lose_rows("epsilon", start - sum(f * s for f, s in zip(factors, sums, strict=True)))
         return [part.mul_(note.spread(f, part)) for f, part in zip(factors, parts, strict=True)]
@@ -281,11 +284,14 @@ class _Term:
     bias: bool = False
 
     @property
+    def hides(self) -> bool:
+        """Whether it is a mask."""
+        return self.place is None and not self.bias and bool((self.value < _HIDING).any())
+
+    @property
     def kind(self) -> str:
         """Under which name a constant's share is written off."""
-        if self.bias:
-            return "bias"
-        return "mask" if bool((self.value < _HIDING).any()) else "constants"
+        return "bias" if self.bias else "mask" if self.hides else "constants"
 
 
 def _terms(call: Call) -> list[_Term]:
@@ -301,7 +307,7 @@ def _terms(call: Call) -> list[_Term]:
         place = next((i for i, x in enumerate(call.inputs) if x is value), None)
         tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=y.dtype, device=y.device)
         loose = any(value is t for t in call.loose)
-        bias = place is None and isinstance(value, Tensor) and not loose and value.numel() == value.shape[-1]
+        bias = place is None and isinstance(value, Tensor) and not loose and value.dim() == 1
         terms.append(_Term(tensor if sign == 1 else sign * tensor, place, bias))
     return terms
 

@@ -89,8 +89,38 @@ def follow(
         setattr(output, _ROWS, found[n] if n < len(found) else None)
 
 
+_MOVED: dict[Any, list[Place | None]] = {}  # what views of one form did before: a model's layers repeat them
+
+
 def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tensor]) -> list[Place | None]:
-    """Do the same to the row numbers."""
+    """Do the same to the row numbers, once for each form of call."""
+    try:
+        form = (func, _form((tuple(args), tuple(sorted(kwargs.items()))), {id(t): place for t, place in known}))
+        found = _MOVED.get(form)
+    except TypeError:  # it depends on the values of an index, or of something else that has no name
+        return _done_to_numbers(func, args, kwargs, known)
+    if found is None:
+        if len(_MOVED) > 4096:
+            _MOVED.clear()
+        found = _MOVED[form] = _done_to_numbers(func, args, kwargs, known)
+    return found
+
+
+def _form(value: Any, places: Mapping[int, Place]) -> Any:
+    """A call's arguments as a key: shapes and places in the tensors' stead."""
+    if isinstance(value, Tensor):
+        if id(value) not in places:
+            raise TypeError
+        return (tuple(value.shape), value.stride(), places[id(value)])
+    if isinstance(value, tuple | list):
+        return tuple(_form(item, places) for item in value)
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    hash(value)
+    return value
+
+
+def _done_to_numbers(func: Any, args: Any, kwargs: Any, known: Any) -> list[Place | None]:
     rows = known[0][1].rows
     swap = {id(t): place.numbers(t.shape).to(t.device) for t, place in known}
     swap |= _companions(args, known[0], swap)

@@ -29,12 +29,9 @@ class Divide:
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         if self.signed and self.epsilon:
-            return a / (b + torch.where(b < 0, -self.epsilon, self.epsilon))
-        below = b + self.epsilon
-        found = a / below
-        if not bool(b.all()) or not bool(below.all()):
-            found.masked_fill_((b == 0) | (below == 0), 0.0)
-        return found
+            return a / (b + b.new_tensor(self.epsilon).copysign(b.masked_fill(b == 0, 0.0)))
+        found = a / (b + self.epsilon)
+        return found if bool(b.all()) else found.masked_fill_(b == 0, 0.0)
 
     def lost(self, a: Tensor, s: Tensor, b: Tensor) -> Tensor:
         """What of a is not in s·b, entry by entry: the stabiliser's part, and all of it where s was made 0."""
@@ -69,17 +66,23 @@ def maps_of(call: Call) -> Maps | None:
     x, (weight, bias) = call.x[0], _operands(call)
     if weight is None or weight.dtype != x.dtype or not call.y.is_floating_point():
         return None
+    narrow = torch.finfo(x.dtype).bits < 32
 
     def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
         with torch.enable_grad():
             leaf = new.detach().requires_grad_()
             swap = {id(call.inputs[0]): leaf, id(weight): other}
             if bias is not None:
-                swap[id(bias)] = torch.zeros_like(bias)
+                swap[id(bias)] = torch.zeros_like(bias, dtype=other.dtype)
             out = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
         return out.detach(), lambda s: torch.autograd.grad(out, leaf, s)[0]
 
-    return Maps(x, call.y, weight, _laid_out(call, bias), apply, lambda s: _one(call.vjp(s)))
+    if not narrow:
+        return Maps(x, call.y, weight, _laid_out(call, bias), apply, lambda s: _one(call.vjp(s)))
+    x, wide = x.float(), weight.float()
+    out, back = apply(x, wide)
+    b = _laid_out(call, None if bias is None else bias.float())
+    return Maps(x, out + b, wide, b, apply, back)
 
 
 def _one(found: Sequence[Tensor | None]) -> Tensor:
@@ -108,7 +111,9 @@ def _laid_out(call: Call, bias: Tensor | None) -> Tensor | float:
 
 
 def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
-    """F.linear, whose maps need no graph."""
+    """F.linear, whose maps need no graph; halves are too short for sums of one sign."""
+    if torch.finfo(x.dtype).bits < 32:
+        x, y, weight, bias = x.float(), y.float(), weight.float(), None if bias is None else bias.float()
 
     def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
         return new @ other.mT, lambda s: s @ other
@@ -130,7 +135,8 @@ class Weighted:
     divide: Divide | None = None
 
     def __call__(self, maps: Maps, r: Tensor, divide: Divide) -> Found:
-        return self.run(maps, r, self.divide or divide)
+        found, lost = self.run(maps, r.to(maps.x.dtype), self.divide or divide)
+        return found.to(r.dtype), lost
 
 
 def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
@@ -150,21 +156,22 @@ def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
 
     def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
         size = maps.x.abs()
-        magnitude, pull = maps.apply(size, maps.weight.abs())
-        twice = maps.y + magnitude
-        if isinstance(maps.bias, Tensor):
-            twice -= maps.bias
-        empty = _only_rounding(twice, magnitude)
-        del magnitude
+        twice, pull = maps.apply(size, maps.weight.abs())
+        largest = twice.amax() if twice.numel() else 0.0
+        u = _without_bias(maps, largest)
+        twice += u
+        empty = None
+        if twice.numel() and bool(twice.amin() <= _TINY * torch.finfo(r.dtype).eps * largest):
+            empty = _only_rounding(twice, twice - u)
+        del u
         bias = maps.bias.clamp(min=0) if biased and isinstance(maps.bias, Tensor) else None
-        shift = 2 * divide.epsilon if bias is None else 2 * (bias + divide.epsilon)
-        s = r / (twice.add_(shift) if divide.epsilon or bias is not None else twice)
+        shift = divide.epsilon if bias is None else bias + divide.epsilon
+        s = torch.div(r, twice.add_(2 * shift), out=twice)
         lost: Lost = {}
         if empty is not None:
             s.masked_fill_(empty, 0.0)
             lost["empty"] = (r * empty).sum(-1, keepdim=True)
-        given = s.sum(-1, keepdim=True)
-        lost["epsilon"] = 2 * divide.epsilon * given
+        lost["epsilon"] = 2 * divide.epsilon * s.sum(-1, keepdim=True)
         if bias is not None:
             lost["bias"] = 2 * (s * bias).sum(-1, keepdim=True)
         return maps.back(s).mul_(maps.x).addcmul_(size, pull(s)), lost
@@ -172,12 +179,20 @@ def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
     return run
 
 
+def _without_bias(maps: Maps, largest: Any) -> Tensor:
+    """y − b, or the op anew where the bias drowns what it is added to."""
+    if isinstance(maps.bias, float):
+        return maps.y
+    drowned = bool(maps.bias.abs().amax() > 16 * largest)
+    return maps.apply(maps.x, maps.weight)[0] if drowned else maps.y - maps.bias
+
+
+_TINY = 64  # how many roundings a sum of one sign may be off
+
+
 def _only_rounding(z: Tensor, magnitude: Tensor) -> Tensor | None:
     """Where a sum of one sign is nothing but rounding."""
-    tiny = 64 * torch.finfo(z.dtype).eps
-    if z.numel() and bool(z.amin() > tiny * magnitude.amax()):
-        return None
-    nothing = z <= tiny * magnitude
+    nothing = z <= _TINY * torch.finfo(z.dtype).eps * magnitude
     return nothing if bool(nothing.any()) else None
 
 
@@ -194,8 +209,9 @@ class Side:
 
 def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
     def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
-        size, u = maps.x.abs(), maps.y - maps.bias
+        size = maps.x.abs()
         magnitude, pull = maps.apply(size, maps.weight.abs())
+        u = _without_bias(maps, magnitude.amax() if magnitude.numel() else 0.0)
         to_u, to_v, rest, biased, empty = (torch.zeros_like(u) for _ in range(5))
         rest += r
         for side in sides:
