@@ -50,4 +50,5 @@ $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder and a network
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Whence and its test tools into $(VENV) (once; a few minutes)"
 	$(PIP) -e ".[dev,demo,hf,plot]"
+	$(PIP) --no-deps zennit  # an oracle; it asks for torchvision, which must not come
 	@touch $@

@@ -14,6 +14,7 @@ from whence.assemble import Part, join
 from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
 from whence.engine.call import Rule
+from whence.engine.ledger import RowsLost
 from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
@@ -37,7 +38,7 @@ def explain(
     at: str | None = None,
     wrt: Any = None,
     output: Output = "logit",
-    rules: Mapping[str, Rule] | None = None,
+    rules: Mapping[str, Rule] | str | None = None,
     unruled: str | None = None,
     keep: Sequence[str] = (),
     batch_size: int | None = None,
@@ -54,6 +55,7 @@ def explain(
     torch.Size([1, 3])
     """
     with apart():
+        rules, params = _named_rules(rules, params)
         params = methods[method].check(params)
         names = check(keep)
         subject = _subject(
@@ -62,7 +64,7 @@ def explain(
         )  # fmt: skip
         with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
-            parts = [_answer(part, params, names) for part in steps(rows, progress, method)]
+            parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, names)]
         return join(subject, parts, several(target), params, channels, methods[method].facts.get("complete", False))
 
 
@@ -84,16 +86,28 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
 def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:
     """Every op that an explanation met: its module, family, rule and shape. Printed, and given back as rows."""
     entry = methods[method]
+    rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
     with apart():
-        subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), **options)
+        subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
             entry.function(baselines.resolved(subject), **own)
     found = Trace(method, tuple(subject.notes.steps or ()))
     if show:
         print(found)
     return found
+
+
+def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> list[Part]:
+    """One answer for all rows, or one each where a rule sums per row and nobody knows where the rows are."""
+    try:
+        return [_answer(subject, params, keep)]
+    except RowsLost as lost:
+        if subject.rows == 1:
+            raise
+        subject.notes.facts["row_by_row"] = str(lost)
+        return [_answer(row, params, keep) for row in subject.split(1)]
 
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
@@ -103,7 +117,8 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     assert facts.score is not None
     at_baseline = baselines.score(subject)
     before = at_baseline if facts.before is None else facts.before
-    return Part(raw, facts.score, facts.index, before, kept(subject.pinned(), keep), facts.beside, facts.padding)
+    found = kept(subject.pinned(), keep, params)
+    return Part(raw, facts.score, facts.index, before, found, facts.beside, facts.padding)
 
 
 def _subject(
@@ -137,6 +152,11 @@ def _subject(
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
     return replace(subject, baseline=given)
+
+
+def _named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """LRP's rules by name are its composite."""
+    return (None, {"composite": rules, **params}) if isinstance(rules, str) else (rules, params)
 
 
 # ---- checks ----

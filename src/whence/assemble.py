@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.errors import InputError, warn
+from whence.keep import PER_TARGET
 from whence.subject import Subject
 
 
@@ -116,7 +117,7 @@ def _kept(parts: list[Part], name: str, k_shown: bool) -> list[Tensor]:
     joined = [
         torch.cat(layer) if len(layer) > 1 else layer[0] for layer in zip(*(p.kept[name] for p in parts), strict=True)
     ]
-    return joined if k_shown or name != "attention_gradient" else [layer.squeeze(1) for layer in joined]
+    return joined if k_shown or name not in PER_TARGET else [layer.squeeze(1) for layer in joined]
 
 
 def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.engine.capture import Site, layer_of, layers
-from whence.errors import NoAttention, ParameterError
+from whence.errors import ParameterError
 from whence.passes import IN_PLACE, stacked
+from whence.relevances import no_attention, relevance_of_attention
 from whence.subject import Subject
 
-NAMES = ("attention", "attention_gradient", "hidden")
+NAMES = ("attention", "attention_gradient", "attention_relevance", "head_relevance", "hidden")
+PER_TARGET = frozenset(NAMES) - {"attention", "hidden"}
 _EXPAND = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 
 
@@ -25,21 +28,29 @@ def check(keep: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def kept(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[str, list[Tensor]]:
-    """Attention maps in the order of their calls, their gradients, and the hidden states that enter their layers.
+def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> dict[str, list[Tensor]]:
+    """Attention maps in the order of their calls, what came back to them, and the hidden states that enter layers.
 
-    They come from a pass of their own, in which fused attention is written out. Gradients are (rows, k, …).
+    They come from passes of their own, in which fused attention is written out. What is of targets is (rows, k, …).
+    Relevance is by the method's own rules if it has some, by LRP's default otherwise.
     """
-    if not names:
-        return {}
+    found: dict[str, list[Tensor]] = {}
+    if set(names) & {"attention", "attention_gradient", "hidden"}:
+        found |= _values(subject, names)
+    if "attention_relevance" in names:
+        found["attention_relevance"] = relevance_of_attention(subject, params, lambda r: r)
+    if "head_relevance" in names:
+        found["head_relevance"] = relevance_of_attention(subject, params, lambda r: 2 * r.flatten(2).sum(2))
+    return found
+
+
+def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[str, list[Tensor]]:
     members = layers(subject.root)
     wants = lambda site: site.kind == "attention" or (site.kind == "input" and site.path in members)  # noqa: E731
     done = subject.run({"*": derivative}, expand=_EXPAND, wants=wants, copies=copies)
     maps = [site for site in done.captured if site.kind == "attention"]
     if not maps:
-        raise NoAttention(
-            f"keep={tuple(names)!r}: this model has no attention, so nothing was kept.\n  Leave keep out."
-        )
+        raise no_attention(names)
     found: dict[str, list[Tensor]] = {}
     if "attention" in names:
         found["attention"] = [done.captured[site] for site in maps]
@@ -51,7 +62,7 @@ def kept(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[s
         except RuntimeError as error:
             if copies or IN_PLACE not in str(error):
                 raise
-            return kept(subject, names, copies=True)
+            return _values(subject, names, copies=True)
         found["attention_gradient"] = [
             stacked(done.captured[site], [column[i] for column in columns]) for i, site in enumerate(maps)
         ]

@@ -134,9 +134,13 @@ class Reading:
                 tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(turn((g * kept).sum(-1))))
         elif site.kind == "output" and site.path in self.members and self.gradient and tensor.requires_grad:
             stream = both(stream_of(tensor))[0]
-            self.left[site.path] = (stream, norms := [])
+            norms: list[Tensor] = []
+            self.left[site.path] = (stream, norms)
             turn = _rows_first(tensor)
-            tensor.register_hook(lambda g: norms.append(turn(_norms(g))))
+            tensor.register_hook(lambda g: self._norm(norms, lambda: turn(_norms(g))))
+
+    def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
+        norms.append(value())
 
     def _be_sure(self, tensor: Tensor) -> None:
         """The rows are the first axis, unless another one has as many entries, or that one has not."""
@@ -160,15 +164,18 @@ class Reading:
         return fused_back(call, m, lambda p, g: self._reduce(self._by_site[call.site], p, g))
 
     def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None, place: Any = None) -> None:
-        a = self._whole(found, weights, place)
-        g = None if gradient is None else self._whole(found, gradient, place)
-        if not found.turned and _goes_down(a):
-            found.turned, found.query, found.key = True, found.key, found.query
-        if found.turned:
-            a, g = a.mT, None if g is None else g.mT
+        a, g = self._turned(found, weights, gradient, place)
         found.found.append(self.reduce(found, a, g))
         if g is not None and found is self.maps[-1]:
             self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
+
+    def _turned(self, found: Map, weights: Tensor, signal: Tensor | None, place: Any) -> tuple[Tensor, Tensor | None]:
+        """A map and its gradient as (rows, heads, query, key)."""
+        a = self._whole(found, weights, place)
+        g = None if signal is None else self._whole(found, signal, place)
+        if not found.turned and _goes_down(a):
+            found.turned, found.query, found.key = True, found.key, found.query
+        return (a.mT, None if g is None else g.mT) if found.turned else (a, g)
 
     def _whole(self, found: Map, a: Tensor, place: Any) -> Tensor:
         """(rows, heads, query, key), also of windows."""

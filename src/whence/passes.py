@@ -13,6 +13,7 @@ from torch import Tensor
 from whence import targets
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Listener, Site
+from whence.engine.ledger import Ledger
 from whence.engine.parts import Parts, parts_of
 from whence.engine.propagate import Flow
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
@@ -44,7 +45,9 @@ class Plan:
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
     through: bool = True  # a pass with a reference looks through detach() and no_grad()
-    ahead: bool = True  # a pass with a reference prepares its rules, and no others will do on the way back
+    ahead: bool | None = None  # rules are prepared, and no others will do on the way back: where there is a reference
+    ledger: Ledger | None = None  # the account of a relevance pass
+    origins: bool = False  # follow what values were made of
     light: bool = False  # a further pass of a model that was seen before, under no rule
 
 
@@ -81,7 +84,7 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
         return replace(plan, reference=_for_each_row(plan.reference, subject))
     if isinstance(error, DivergedError) and not plan.graph:
         return replace(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
-    if isinstance(error, CallsNeeded) and plan.ahead:
+    if isinstance(error, CallsNeeded) and plan.ahead is not False:
         return replace(plan, ahead=False)  # a model that differentiates inside itself
     if isinstance(error, RowsNeeded):
         raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
@@ -116,7 +119,7 @@ def _forward(
     flow = Flow(
         merged(rules, subject.rules),
         sites=Sites(subject.values, subject.at),
-        captures=Captures(plan.wants, plan.edit, plan.tell),
+        captures=Captures(plan.wants, plan.edit, plan.tell or plan.ledger),
         expand=plan.expand,
         record=record,
         replay=replay,
@@ -130,15 +133,18 @@ def _forward(
         marks=plan.marks,
         light=plan.light,
         through=plan.through,
-        ahead=plan.ahead,
+        ahead=replay is not None if plan.ahead is None else plan.ahead,
         parts=parts,
         cut=plan.cut,
+        ledger=plan.ledger,
+        origins=plan.origins or plan.ledger is not None,
         rows=subject.rows if plan.rows else None,
     )
     flow.log.lost = subject.notes.lost
     flow.captures.tokens = plan.tokens
-    if plan.tell is not None:
-        plan.tell.begin()
+    for listener in (plan.tell, plan.ledger):
+        if listener is not None:
+            listener.begin()
     if subject.notes.forwards:
         rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
@@ -280,11 +286,13 @@ class Pass:
         return plus if self.index is None else targets.pick(plus, self.index, self.subject.last_real)[0]
 
     def pull(
-        self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False
-    ) -> dict[str, Tensor]:
+        self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False,
+        start: Tensor | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Propagate each target's score, or the positive part of its change, to the explained values: (rows, k, …).
 
-        `rules` is another table for the same families; `again` keeps the pass for further propagations.
+        `rules` is another table for the same families; `again` keeps the pass for further propagations; `start`
+        (rows, k) is what each score begins with instead of 1.
         """
         if not self.score.requires_grad:
             raise _independent(self.subject)
@@ -295,31 +303,37 @@ class Pass:
             )
         try:
             score = self.positive_score() if positive else None
-            columns = self.columns(list(self.leaves.values()), rules, again=again, score=score)
+            columns = self.columns(list(self.leaves.values()), rules, again=again, score=score, start=start)
         except (RuntimeError, Overwritten) as error:
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 raise
             self.subject.notes.take_back(self.flow)
             self.subject.notes.plain = False
             anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
-            return anew.pull(rules, positive=positive)
+            return anew.pull(rules, positive=positive, start=start)
         if not positive and all(m is None for column in columns for m in column):
             raise _independent(self.subject)
+        return self.gathered(columns)
+
+    def gathered(self, columns: list[list[Tensor | None]]) -> dict[str, Tensor]:
+        """What was sent back to each explained value, (rows, k, …)."""
         return {
             key: stacked(leaf, [column[i] for column in columns]) for i, (key, leaf) in enumerate(self.leaves.items())
         }
 
     def columns(
         self, tensors: list[Any], rules: Mapping[str, Rule] | None = None, *, again: bool = False,
-        score: Tensor | None = None,
+        score: Tensor | None = None, start: Tensor | None = None,
     ) -> list[list[Tensor | None]]:  # fmt: skip
         """For each target, what its score (or another one) sends back to any tensors of this pass."""
         found, score = [], self.score if score is None else score
         for k in range(score.shape[1]):
-            start = torch.zeros_like(score)
-            start[:, k] = 1
+            begin = torch.zeros_like(score)
+            begin[:, k] = 1 if start is None else start[:, k]
             last = k + 1 == score.shape[1]
-            found.append(self.flow.pull(score, start, tensors, rules, again=again or not last))
+            if self.flow.ledger is not None:
+                self.flow.ledger.target = k
+            found.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
             self.subject.notes.backwards += 1
         return found
 

@@ -48,7 +48,8 @@ class Call:
     reference: Any = None  # the same op's entry in a recorded reference pass
     places: tuple[Any, ...] = ()  # where the rows are in each live input
     place: Any = None  # and in the output
-    reciprocal: tuple[bool, ...] = ()  # which live inputs are the reciprocal of something
+    origins: tuple[Any, ...] = ()  # what each live input was made of
+    note: Any = None  # its page in the ledger of a relevance pass
     site: Any = None  # of a fused attention, where sites are told of
     lose: Callable[[float], None] | None = None  # takes down what a rule could not hand on
 

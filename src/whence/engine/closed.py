@@ -57,7 +57,7 @@ def gain(call: Call) -> Back:
         return functools.partial(path_integral, call)
     (c, b), (c0, b0) = call.x, call.reference_x
     divides = call.family == "divide"
-    turned = not divides and not call.reciprocal[1]  # r · c
+    turned = not divides and not call.origins[1].turned  # r · c
     if turned:
         c, b, c0, b0 = b, c, b0, c0
     r, r0 = (1 / b, 1 / b0) if divides else (b, b0)
@@ -75,7 +75,7 @@ def gain(call: Call) -> Back:
 
 def product(call: Call) -> Back:
     """A product of two: the midpoint, or the form for reciprocals where one of them is."""
-    if call.family == "divide" or any(call.reciprocal):
+    if call.family == "divide" or any(o.turned for o in call.origins):
         return gain(call)
     return midpoint(call)
 
@@ -330,4 +330,5 @@ REFERENCE_RULES: dict[str, Rule] = {
     "max": cross,
 }
 _AS_ONE = {"scaled_dot_product_attention", "layer_norm", "rms_norm", "group_norm", "instance_norm"}
+_AS_ONE |= set("addmm addmv addbmm baddbmm addcmul addcdiv lerp".split())
 REFERENCE_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}

@@ -197,6 +197,29 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 # ---- products, norms, bags ----
 
 
+def addmm(input: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **named: Tensor) -> Tensor:
+    """With two live factors, as addmv and baddbmm too: a product, then a sum."""
+    a, b = (*factors, *named.values())
+    product = a @ b if alpha == 1 else (a @ b) * alpha
+    return product + (input if beta == 1 else input * beta)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return input + tensor1 / tensor2 * value
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return input * beta + (batch1 @ batch2).sum(0) * alpha
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return input * (1 - weight) + end * weight
+
+
 def einsum(*args: Any) -> Tensor:
     """Several operands contracted two at a time, so that every step is a product of two."""
     equation, *operands = args
@@ -343,6 +366,11 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     "cross_entropy": cross_entropy,
     "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
     "l1_loss": l1_loss,
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
+    "addbmm": addbmm,
+    "addcmul": addcmul,
+    "addcdiv": addcdiv,
+    "lerp": lerp,
 }
 
 
@@ -365,6 +393,11 @@ def _labels(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     return _plain_loss(args, kwargs, live) and not target.is_floating_point() and not bool((target < 0).any())
 
 
+def _two_live_factors(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    """More than a constant matrix and a bias."""
+    return not isinstance(args[0], list) and (len(live) > 1 or any(args[0] is t for t in live))
+
+
 # which calls of an op have the form that is written out
 _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
     **dict.fromkeys(("clamp", "clip"), lambda args, kwargs, live: len(live) > 1),  # with bounds that are live
@@ -372,6 +405,7 @@ _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
         ("norm", "linalg_vector_norm"),
         lambda args, kwargs, live: _order(args, kwargs) in (1, math.inf) and not args[0].is_complex(),
     ),
+    **dict.fromkeys("addmm addmv baddbmm addbmm addcmul addcdiv lerp".split(), _two_live_factors),
     "cross_entropy": _labels,
     "binary_cross_entropy_with_logits": _plain_loss,
     "l1_loss": _plain_loss,

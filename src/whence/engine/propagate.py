@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import rows, streams, tokens
+from whence.engine import origins, rows, streams, tokens
 from whence.engine.against import Against, reveal
 from whence.engine.attention import odd_attention, operands
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
 from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable
+from whence.engine.ledger import Ledger
 from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.parts import Parts, carry
@@ -77,6 +78,7 @@ class Flow(TorchFunctionMode):
     - `ahead`: rules of a replayed pass that can be prepared are, and no other table will do on the way back.
     - `parts`: which ops give positive and negative parts; noted in the recording, asked in the replay.
     - `cut`: modules at whose outputs the graph begins anew; the last of each is in `cuts`.
+    - `ledger`: the account of a relevance pass; `origins`: follow what values were made of.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -104,6 +106,8 @@ class Flow(TorchFunctionMode):
         ahead: bool = True,
         parts: Parts | None = None,
         cut: Callable[[str], bool] | None = None,
+        ledger: Ledger | None = None,
+        origins: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -124,8 +128,9 @@ class Flow(TorchFunctionMode):
         self._marks = Marks(not gradient and (record is not None or self.captures.active or marks))
         self._through = through and (record is not None or replay is not None)
         self._light = light
-        self._ahead = ahead and replay is not None
+        self._ahead = ahead
         self._tape = Against(record, replay, parts)
+        self._origins, self.ledger = origins or replay is not None, ledger
         self.cut = cut
         self.cuts: dict[str, tuple[Tensor, Any]] = {}
 
@@ -156,6 +161,8 @@ class Flow(TorchFunctionMode):
         self.mark(handed)
         if self.rows is not None:
             rows.begin(handed, self.rows)
+        if self._origins:
+            origins.begin(handed)
         return leaf, handed
 
     def cut_here(self, path: str, tensor: Tensor) -> Tensor:
@@ -390,13 +397,14 @@ class Flow(TorchFunctionMode):
         self.captures.follow(family, live, outputs)
         if self.captures.tokens:
             tokens.follow(family, func, args, kwargs, live, list(tensors_in(result)))
-        if self.replay is not None and _turns(family, args, live):
-            for tensor in outputs:
-                setattr(tensor, _RECIPROCAL, True)
+        if self._origins:
+            origins.follow(family, spelled.name, args, kwargs, live, loose, outputs)
         if self.rows is not None:
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
+        if call is not None and call.note is not None:
+            call.note.place, call.note.uses = call.place, origins.origin_of(outputs[0]).uses
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
@@ -425,7 +433,10 @@ class Flow(TorchFunctionMode):
         refused = self._no_rule(family, self._here()) if self.refuse else None
         call.copies, call.lose = self.copies, functools.partial(_lose, self.log, refused, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
-        call.reciprocal = tuple(getattr(t, _RECIPROCAL, False) for t in live)
+        if self._origins:
+            call.origins = tuple(map(origins.origin_of, live))
+        if self.ledger is not None:
+            call.note = self.ledger.op(family, self._here(), call.places, max(o.depth for o in call.origins))
         if family == "scaled_dot_product_attention" and self.captures.tell is not None:
             call.site = self.captures.arrive("attention", self._here())
             given = operands(args, kwargs)
@@ -457,7 +468,10 @@ class Flow(TorchFunctionMode):
             raise self._no_rule(family, self._here())
 
     def _no_rule(self, family: str, path: str) -> NoRule:
-        otherwise = "the derivative" if self.replay is None else "the local path integral"
+        otherwise = (
+            "the local path integral" if self.replay is not None else getattr(self.rules.get("*"), "__name__", "")
+        )
+        otherwise = "the derivative" if otherwise in ("", "derivative") else otherwise
         return NoRule(
             f"{self.method} has no rule for {family!r} (met in {path or 'the model itself'}).\n"
             f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take {otherwise}.'
@@ -474,13 +488,4 @@ def _lose(log: Log, refused: NoRule | None, family: str, path: str, amount: floa
     log.lost.setdefault((family, path), []).append(amount)
 
 
-def _turns(family: str, args: Any, live: list[Tensor]) -> bool:
-    """Whether this op gives a reciprocal, or a copy of one."""
-    if family == "pow":
-        return len(args) > 1 and isinstance(args[1], int | float) and args[1] < 0
-    copies = GROUP.get(family) == "view" or family == "scale"
-    return family in ("rsqrt", "reciprocal") or (copies and any(getattr(t, _RECIPROCAL, False) for t in live))
-
-
-_RECIPROCAL = "_whence_reciprocal"  # on tensors by which a normalisation multiplies
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

@@ -16,5 +16,6 @@ method = methods.register
 # isort: off
 from whence.methods import gradient  # noqa: E402, F401
 from whence.methods import smooth, guided, integrated, deeplift  # noqa: E402, F401
-from whence.methods import attention  # noqa: E402, F401
+from whence.methods import lrp, attnlrp  # noqa: E402, F401
+from whence.methods import attention, transformer_attribution  # noqa: E402, F401
 from whence.methods import occlusion, shapley, surrogate, rand  # noqa: E402, F401

@@ -35,14 +35,14 @@ def _heads(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     return a.mean(1)
 
 
-def _facts(**facts: Any) -> dict[str, Any]:
+def needs_attention(**facts: Any) -> dict[str, Any]:
     return {"needs": "attention", "at": False, **facts}
 
 
 # ---- maps alone ----
 
 
-@method("raw_attention", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+@method("raw_attention", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
 def raw_attention(
     subject: Subject, *, layer: Any = -1, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -52,10 +52,10 @@ def raw_attention(
     the last layer), "first", "last", "mean", or an index. The authors' BERT code gives the first token 0.
     """
     reading = Reading(subject, _heads, gradient=False).run(readout)
-    return _first_is_zero(_one_layer(reading, layer, readout, preset), preset)
+    return _first_is_zero(one_layer(reading, layer, readout, preset), preset)
 
 
-@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
 def rollout(
     subject: Subject, *, normalize: bool = True, start_layer: Start = 0, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -64,10 +64,10 @@ def rollout(
     The authors' BERT code gives the first token 0: `preset="authors-bert"`.
     """
     reading = Reading(subject, _heads, gradient=False).run(readout)
-    return _first_is_zero(_through(reading, _with_residual(normalize), start_layer, readout, preset), preset)
+    return _first_is_zero(through(reading, with_residual(normalize), start_layer, readout, preset), preset)
 
 
-@method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **_facts())
+@method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
 def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
@@ -82,7 +82,7 @@ def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tens
 # ---- maps and their gradients ----
 
 
-@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", **_facts())
+@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", **needs_attention())
 def generic_attention(
     subject: Subject, *, identity: bool = True, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -96,37 +96,37 @@ def generic_attention(
         if not identity:
             raise ParameterError("identity=False is defined for one stream of tokens.\n  Leave it out here.")
         return on_inputs(subject, two_stream(reading, readout), padding=preset is not None)
-    step = _with_residual(False) if identity else _alone
-    return _through(reading, step, 0, readout, preset)
+    step = with_residual(False) if identity else _alone
+    return through(reading, step, 0, readout, preset)
 
 
-@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
+@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", **needs_attention())
 def attention_gradients(
     subject: Subject, *, combine: Literal["product", "sum"] = "product", readout: Any = "auto"
 ) -> dict[str, Tensor]:
     """AttGrads: E_h(g ⊙ a) without a positive part, multiplied or summed over layers, at the read-out row."""
     reading = Reading(subject, _product, gradient=True).run()
     if combine == "product":
-        return _through(reading, _alone, 0, readout)
-    return _one_layer(reading, "sum", readout)
+        return through(reading, _alone, 0, readout)
+    return one_layer(reading, "sum", readout)
 
 
-@method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **_facts())
+@method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **needs_attention())
 def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
     """One layer's attention times its gradient, E_h(a ⊙ ∂f/∂a), at the read-out row.
 
     `output="probability"` ranks as the paper does, by the gradient of the decision's probability.
     """
-    return _one_layer(Reading(subject, _product, gradient=True).run(), layer, readout)
+    return one_layer(Reading(subject, _product, gradient=True).run(), layer, readout)
 
 
-@method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **_facts())
+@method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **needs_attention())
 def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
     """One layer's gradient by its attention, E_h(∂f/∂a), at the read-out row."""
-    return _one_layer(Reading(subject, lambda m, a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
+    return one_layer(Reading(subject, lambda m, a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
 
 
-@method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **_facts())
+@method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **needs_attention())
 def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real") -> dict[str, Tensor]:
     """The mean over layers, heads and query rows of a ⊙ ReLU(g); `axis` is the one that is averaged away.
 
@@ -143,7 +143,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
 
 
-@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", **_facts())
+@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", **needs_attention())
 def attention_gradcam(
     subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -154,13 +154,13 @@ def attention_gradcam(
     """
     cam = functools.partial(_gradcam, subject, "all" if preset else rows, preset)
     reading = Reading(subject, cam, gradient=True).run()
-    return _first_is_zero(_one_layer(reading, -1, readout, preset), preset)
+    return _first_is_zero(one_layer(reading, -1, readout, preset), preset)
 
 
 # ---- hidden states ----
 
 
-@method("cat", paper="Qiang et al. 2022, AttCAT", **_facts())
+@method("cat", paper="Qiang et al. 2022, AttCAT", **needs_attention())
 def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
     """Class activation tokens: Σ over layers of the hidden states that enter them times their gradients, Σ_h ∇h ⊙ h.
 
@@ -170,7 +170,7 @@ def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
     return _activations(reading, None, preset)
 
 
-@method("attcat", paper="Qiang et al. 2022, AttCAT", **_facts())
+@method("attcat", paper="Qiang et al. 2022, AttCAT", **needs_attention())
 def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> dict[str, Tensor]:
     """Class activation tokens of each layer, weighted by the attention that each token receives there on average.
 
@@ -219,7 +219,7 @@ def _gradcam(subject: Subject, rows: str, preset: Preset, m: Map, a: Tensor, g: 
 Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # a row and a map → what stays, what goes to the keys
 
 
-def _with_residual(normalize: bool) -> Step:
+def with_residual(normalize: bool) -> Step:
     def step(row: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         row = row / (a.sum(-1) + 1) if normalize else row
         return row, _times(row, a)
@@ -236,7 +236,7 @@ def _times(row: Tensor, a: Tensor) -> Tensor:
     return (row.unsqueeze(-2) @ a).squeeze(-2)
 
 
-def _through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
+def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row through the layers, from the last to the one to start with."""
     if start_layer and start_layer >= max(sum(m.query == n.query for n in reading.maps) for m in reading.maps):
         raise ParameterError(f"start_layer={start_layer} is not allowed.\n  Give a layer that the model has.")
@@ -266,7 +266,7 @@ def _from_layer(maps: list[Map], start: int) -> list[Map]:
     return kept
 
 
-def _one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
+def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row of one layer's map onto each stream, or the mean or sum over layers."""
     state: State = {}
     for stream, row in readout(reading, where).items():

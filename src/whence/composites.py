@@ -1,0 +1,101 @@
+"""Composites: which LRP rule each op with weights gets, by op, by module and by depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from inspect import signature
+from typing import Any
+
+from whence.engine.call import Call
+from whence.engine.relevance import Composite
+from whence.engine.weighted import RULES, Weighted, nudged, stabilised
+from whence.errors import ParameterError, did_you_mean
+
+Table = Mapping[str, Any]
+
+COMPOSITES: dict[str, Table] = {
+    "chefer": {"linear": "chefer", "convolution": "chefer", "first": ("z_box", {"only": "convolution"})},
+    "orig": {"linear": "orig", "convolution": "orig", "first": ("z_box", {"only": "convolution"})},
+    **{name: {"linear": name, "convolution": name} for name in ("epsilon", "gamma", "alpha_beta", "z_plus")},
+    "epsilon_plus": {"linear": "epsilon", "convolution": "z_plus"},
+    "epsilon_plus_flat": {"linear": "epsilon", "convolution": "z_plus", "first": "flat"},
+    "epsilon_alpha2_beta1": {"linear": "epsilon", "convolution": "alpha_beta"},
+    "epsilon_alpha2_beta1_flat": {"linear": "epsilon", "convolution": "alpha_beta", "first": "flat"},
+    "epsilon_gamma_box": {"linear": "epsilon", "convolution": "gamma", "first": ("z_box", {"only": "convolution"})},
+}
+_AUTHORS = ("chefer", "orig")
+_DEPTH = re.compile(r"depth:(-?\d+)(?:-(\d+))?$")
+Entry = tuple[Callable[[Call], bool], Weighted]
+
+
+def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-6) -> Composite:
+    """A composite by name, or of a user's table; `options` are the parameters of its rules."""
+    if not isinstance(given, Mapping) and given not in COMPOSITES:
+        raise ParameterError(
+            f"composite={given!r} is not known. {did_you_mean(str(given), COMPOSITES)}\n"
+            f"  Give one of {', '.join(COMPOSITES)}, or a table."
+        )
+    table = dict(given if isinstance(given, Mapping) else COMPOSITES[given])
+    add = table.pop("add", "proportional" if given == "orig" else "share")
+    if add not in ("share", "proportional"):
+        raise ParameterError(f'composite={{"add": {add!r}}} is not allowed.\n  Give "share" or "proportional".')
+    entries = [_entry(key, value, options) for key, value in sorted(table.items(), key=lambda item: _order(item[0]))]
+    families = {family: _rule(RULES_OF_OTHERS, options) for family in ("linear", "convolution")}
+    fallback = [(_by_family(family), rule) for family, rule in families.items()]
+
+    def weigh(call: Call) -> Weighted:
+        return next(rule for fits, rule in (*entries, *fallback) if fits(call))
+
+    name = given if isinstance(given, str) else "composite"
+    authors = given in _AUTHORS if isinstance(given, str) else False
+    return Composite(name, weigh, nudged if authors else stabilised(stabilizer), shares=add == "share", authors=authors)
+
+
+RULES_OF_OTHERS = "epsilon"  # for ops with weights that a table leaves out
+
+
+def _order(key: str) -> int:
+    """The input layer first, then modules, depths, and families."""
+    return 0 if key == "first" else 1 if key.startswith("path:") else 2 if key.startswith("depth:") else 3
+
+
+def _entry(key: Any, value: Any, options: Mapping[str, Any]) -> Entry:
+    depth = _DEPTH.match(str(key))
+    if key == "first":
+        name, own = value if isinstance(value, tuple) else (value, {})
+        only = dict(own).pop("only", None)
+        rule = _rule((name, {k: v for k, v in own.items() if k != "only"}), options)
+        return lambda call: call.origins[0].fresh and only in (None, call.family), rule
+    if str(key).startswith("path:"):
+        glob = key.removeprefix("path:")
+        return lambda call: fnmatchcase(call.path, glob), _rule(value, options)
+    if depth:
+        low, high = int(depth[1]), int(depth[2] or depth[1])
+        return lambda call: low <= call.note.depth - (call.note.ledger.deepest + 1 if low < 0 else 0) <= high, _rule(
+            value, options
+        )
+    if key not in ("linear", "convolution"):
+        raise ParameterError(
+            f"composite={{{key!r}: ...}} is not known.\n"
+            '  Give "linear", "convolution", "first", "path:GLOB", "depth:A-B" or "add".'
+        )
+    return _by_family(key), _rule(value, options)
+
+
+def _by_family(family: str) -> Callable[[Call], bool]:
+    return lambda call: call.family == family
+
+
+def _rule(given: Any, options: Mapping[str, Any]) -> Weighted:
+    """A rule by name, with its own options over the composite's."""
+    name, own = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    if name not in RULES:
+        raise ParameterError(
+            f"The rule {name!r} is not known. {did_you_mean(str(name), RULES)}\n  Give one of {', '.join(RULES)}."
+        )
+    known = signature(RULES[name]).parameters
+    if not isinstance(own, Mapping) or any(key not in known for key in own):
+        raise ParameterError(f"The rule {name!r} got {own!r}.\n  It takes {', '.join(known) or 'no options'}.")
+    return RULES[name](**{key: own.get(key, options[key]) for key in known if key in own or key in options})

@@ -1,0 +1,135 @@
+"""The account of one relevance pass: what each op lost and why, and what passed every module's boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.capture import Site
+from whence.engine.origins import WEIGHTED
+from whence.engine.rows import Place, place_of
+
+
+class RowsLost(Exception):
+    """Sums per row are wanted of a tensor of which nobody knows where its rows are."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """What one op lost, by kind and target: each (rows,)."""
+
+    number: int
+    family: str
+    path: str
+    lost: dict[str, list[Tensor | None]] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Boundary:
+    """What passed a module's output, by target: each (rows,)."""
+
+    path: str
+    call: int
+    number: int  # of the last op before it
+    carried: list[Tensor] = field(default_factory=list)
+
+
+class Ledger:
+    """Is told of boundaries by the pass, and of losses by rules."""
+
+    def __init__(self, rows: int, multiplies: bool = False, only: Any = None) -> None:
+        self.rows, self.multiplies, self.only = rows, multiplies, only
+        self.begin()
+
+    def begin(self) -> None:
+        self.entries: list[Entry] = []
+        self.boundaries: list[Boundary] = []
+        self.ops = 0
+        self.deepest = 0  # how many ops with weights came before the last one
+        self.target = 0  # the one that is propagated now
+        self.on = True
+
+    def op(self, family: str, path: str, places: tuple[Place | None, ...], depth: int) -> Note:
+        """The next op of the pass; `depth` ops with weights came before it."""
+        self.ops += 1
+        self.deepest = max(self.deepest, depth if family in WEIGHTED else 0)
+        return Note(self, Entry(self.ops, family, path), depth, places)
+
+    # ---- a listener of the pass ----
+
+    def value(self, site: Site, tensor: Tensor) -> None:
+        if site.kind != "output" or not tensor.requires_grad or (self.only is not None and not self.only(site.path)):
+            return
+        place = place_of(tensor)
+        if place is None and self.rows > 1:
+            return  # nobody knows where its rows are
+        there = Boundary(site.path, site.call, self.ops)
+        self.boundaries.append(there)
+        kept = tensor.detach() if self.multiplies else None
+
+        def carried(r: Tensor) -> None:
+            if self.on:
+                there.carried.append(self.sums(r if kept is None else r * kept, place))
+
+        tensor.register_hook(carried)
+
+    def fused(self, site: Site, streams: Any, depth: int) -> None:
+        """A fused attention has no boundary inside."""
+
+    def sums(self, r: Tensor, place: Place | None, of: Any = "") -> Tensor:
+        """Each row's sum, in double precision."""
+        if self.rows == 1:
+            return r.sum(dtype=torch.float64).view(1) if not r.is_complex() else r.real.sum().double().view(1)
+        if place is None:
+            raise RowsLost(f"{of} does not say which of its entries belong to which row")
+        return place.sums(r.real if r.is_complex() else r).double()
+
+
+@dataclass(eq=False, slots=True)
+class Note:
+    """One op's page in the ledger. Rules keep it instead of the op."""
+
+    ledger: Ledger
+    entry: Entry
+    depth: int
+    places: tuple[Place | None, ...]  # of the rows in the live inputs
+    place: Place | None = None  # and in the output
+    uses: Any = (1,)  # by how many ops the output is taken
+
+    @property
+    def title(self) -> str:
+        return f"{self.entry.family!r} in {self.entry.path or 'the model itself'}"
+
+    def sums(self, r: Tensor) -> Tensor:
+        """Per row, of a tensor like the output."""
+        return self.ledger.sums(r, self.place, self.title)
+
+    def spread(self, per_row: Tensor, like: Tensor) -> Tensor:
+        if self.ledger.rows == 1 or self.place is None:
+            return per_row.to(like.dtype)
+        return self.place.spread(per_row.to(like.dtype), like)
+
+    def lose(self, kind: str, amount: Tensor) -> None:
+        """Take down a loss, entry by entry of the output."""
+        self.lose_rows(kind, self.sums(amount))
+
+    def lose_rows(self, kind: str, amount: Tensor) -> None:
+        """Take down a loss per row."""
+        if not self.entry.lost:
+            self.ledger.entries.append(self.entry)
+        told = self.entry.lost.setdefault(kind, [])
+        while len(told) <= self.ledger.target:
+            told.append(None)
+        before = told[self.ledger.target]
+        told[self.ledger.target] = amount if before is None else before + amount
+
+    def lose_rest(self, kind: str, r: Tensor, given: Sequence[Tensor | None]) -> None:
+        """Take down what came and was not handed on."""
+        rest = self.sums(r)
+        for part, place in zip(given, self.places, strict=True):
+            rest = rest - (0 if part is None else self.ledger.sums(part, place, self.title))
+        self.lose_rows(kind, rest)

@@ -1,0 +1,99 @@
+"""What a value was made of: rules for sums and products ask how their operands are related.
+
+- `image`: constant-coefficient linear images of one tensor (views, scaling, RoPE's rotations) share it.
+- `point`: values that depend entry by entry on one tensor share it; `straight` ones are multiples of that tensor.
+- `mean`: the image of which this is an average, as in centring.
+- `turned`: a reciprocal, by which a normalisation multiplies.
+- `fresh`: an explained value, or a view of one: the next op is the input layer.
+- `attends`: attention probabilities, or a copy of them.
+- `depth`: how many ops with weights were passed.
+- `uses`: by how many ops it is taken; a plain view counts as the tensor itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from whence.engine.ops import GROUP
+from whence.engine.writes import tensors_in
+
+_ORIGIN = "_whence_origin"
+WEIGHTED = frozenset({"linear", "convolution"})
+_STRAIGHT = frozenset({"scale", "neg", "cast", "dropout"})
+_CONSTANT = frozenset("sum average_pool dropout cumsum interpolate fourier scale scatter_add".split())
+_JOINED = frozenset("add multiply divide where".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    image: Any = field(default_factory=object)
+    point: Any = field(default_factory=object)
+    straight: bool = True
+    mean: Any = None
+    turned: bool = False
+    fresh: bool = False
+    attends: bool = False
+    depth: int = 0
+    uses: list[int] = field(default_factory=lambda: [0])
+
+
+def begin(tensor: Tensor) -> None:
+    """This tensor is an explained value."""
+    setattr(tensor, _ORIGIN, Origin(fresh=True))
+
+
+def origin_of(tensor: Tensor) -> Origin:
+    found = getattr(tensor, _ORIGIN, None)
+    if found is None:
+        found = Origin()
+        setattr(tensor, _ORIGIN, found)
+    return found
+
+
+def follow(
+    family: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], live: Sequence[Tensor],
+    loose: Sequence[Tensor], outputs: Sequence[Tensor],
+) -> None:  # fmt: skip
+    """Say what an op's outputs are made of; tensors that are neither live nor loose are parameters."""
+    constants = [t for t in tensors_in((tuple(args), dict(kwargs))) if not any(t is other for other in live)]
+    weighed = any(not any(t is other for other in loose) for t in constants)
+    known = [origin_of(t) for t in live]
+    for origin in known if family != "view" else ():
+        origin.uses[0] += 1
+    first, group = known[0], GROUP.get(family)
+    depth = max(o.depth for o in known) + (family in WEIGHTED)
+    one_image = all(o.image is first.image for o in known)
+    substance = any(t.numel() > 1 for t in constants)
+    linear = group == "view" or family in _CONSTANT or (family == "add" and not substance)
+    image = first.image if one_image and linear and not weighed else object()
+    turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
+    copies = group == "view" or family == "scale"
+    for output in outputs:
+        new = Origin(image, depth=depth, uses=first.uses if family == "view" else [0])
+        same_shape = all(t.shape == output.shape for t in live)
+        if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
+            straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
+            new = replace(new, point=first.point, straight=straight)
+        new = replace(
+            new,
+            mean=first.image if name == "mean" else first.mean if copies or name in ("neg", "negative") else None,
+            turned=turns or (copies and any(o.turned for o in known)),
+            fresh=group == "view" and all(o.fresh for o in known),
+            attends=family == "softmax" or ((copies or family == "dropout") and all(o.attends for o in known)),
+        )
+        setattr(output, _ORIGIN, new)
+
+
+def _is_pointwise(family: str, name: str, substance: bool) -> bool:
+    """Whether each entry of the output depends on the same entry of the inputs; tensors of constants are no part."""
+    if family == "add":
+        return not substance
+    return GROUP.get(family) == "elementwise" or family in _STRAIGHT or family in _JOINED or name == "clone"
+
+
+def _falls(args: Sequence[Any]) -> bool:
+    return len(args) > 1 and isinstance(args[1], int | float) and args[1] < 0

@@ -1,0 +1,29 @@
+"""AttnLRP and CP-LRP: relevance x ⊙ m with a multiplier that is a modified gradient, as cheap as one."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from whence.conservation import account
+from whence.methods import method
+from whence.relevances import relevance_pass
+from whence.subject import Subject
+
+
+@method("attnlrp", paper="Achtibat et al. 2024, arXiv:2402.05602")
+def attnlrp(subject: Subject) -> dict[str, Tensor]:
+    """Products share evenly, elementwise functions take y/x, norms hold their scale, softmax takes its derivative."""
+    return _relevance(subject)
+
+
+@method("cp_lrp", paper="Ali et al. 2022, arXiv:2202.07304")
+def cp_lrp(subject: Subject) -> dict[str, Tensor]:
+    """AttnLRP with attention and gates held constant: all relevance goes through the values."""
+    return _relevance(subject)
+
+
+def _relevance(subject: Subject) -> dict[str, Tensor]:
+    done = relevance_pass(subject, subject.method, {}, ahead=True)
+    found = {key: m * done.x[key] for key, m in done.pull().items()}
+    account(subject, done.flow.ledger, done, found, done.score.detach())
+    return found

@@ -1,0 +1,38 @@
+"""Layer-wise relevance propagation: relevance starts at the score and every op hands it on to its inputs.
+
+What a rule cannot hand on (to a bias, a stabiliser, an empty set of contributions, a constant operand) is written down:
+`a.receipt["relevance"]` has it by layer and kind, and `whence.trace` by op.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from whence.conservation import account
+from whence.methods import method
+from whence.relevances import relevance_pass
+from whence.subject import Subject
+
+Start = Literal["one", "logit"]
+
+
+@method("lrp", paper="Bach et al. 2015, doi:10.1371/journal.pone.0130140; Chefer, Gur & Wolf 2021, arXiv:2012.09838")
+def lrp(
+    subject: Subject, *, composite: Any = "chefer", start: Start = "one", epsilon: float = 1e-6, gamma: float = 0.25,
+    alpha: float = 2.0, beta: float = 1.0, low: Any = None, high: Any = None, stabilizer: float = 1e-6,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Relevance of each input: 1 (or the logit) at the score, handed on by one rule per op.
+
+    `composite` says which: "chefer" (Transformer Attribution's rules), "orig" (its authors' baseline, which counts
+    relevance twice), "epsilon", "gamma", "alpha_beta", "z_plus", "epsilon_plus", "epsilon_plus_flat",
+    "epsilon_alpha2_beta1", "epsilon_alpha2_beta1_flat", "epsilon_gamma_box", or a table from "linear", "convolution",
+    "first", "path:GLOB", "depth:A-B" and "add" to a rule's name or (name, options).
+    """
+    options = {"epsilon": epsilon, "gamma": gamma, "alpha": alpha, "beta": beta, "low": low, "high": high}
+    done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, ahead=True)
+    scores = done.score.detach() if start == "logit" else None
+    found = done.pull(start=scores)
+    account(subject, done.flow.ledger, done, found, scores)
+    return found

@@ -1,0 +1,129 @@
+"""Relevance passes: a subject under LRP's rules, its account, and the relevance of attention maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from whence.composites import composite_of
+from whence.conservation import account
+from whence.engine.call import Overwritten, derivative
+from whence.engine.capture import Site, layers
+from whence.engine.ledger import Ledger
+from whence.engine.relevance import RELEVANCE_EXPAND, relevance_rules
+from whence.engine.uniform import UNIFORM_EXPAND, uniform_rules
+from whence.errors import NoAttention
+from whence.maps import Map, Reading
+from whence.passes import IN_PLACE, Pass
+from whence.subject import Subject
+
+UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are held constant
+ReduceAll = Callable[[Map, Tensor, Tensor | None, Tensor], Tensor]  # a map, its gradient and its relevance → (rows, …)
+
+
+def relevance_pass(subject: Subject, composite: Any, options: Mapping[str, Any], **plan: Any) -> Pass:
+    """One forward pass that relevance can be sent back through, with a ledger."""
+    options = dict(options)
+    if composite in UNIFORM:  # whose relevance is x ⊙ m
+        ledger = Ledger(subject.rows, multiplies=True, only=layers(subject.root).__contains__)
+        rules, expand, rows = uniform_rules(UNIFORM[composite]), UNIFORM_EXPAND, subject.rows > 1
+    else:
+        chosen = composite_of(composite, options, options.pop("stabilizer", 1e-6))
+        ledger, rules, expand, rows = Ledger(subject.rows), relevance_rules(chosen), RELEVANCE_EXPAND, True
+    return subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
+
+
+def relevance_of_attention(
+    subject: Subject, params: Mapping[str, Any], reduce: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """What is made of each map's relevance (rows, heads, query, key), in the order of the calls: (rows, k, …).
+
+    A head's relevance is that of its output, of which its map has one half and its values the other.
+    """
+    composite = subject.method if subject.method in UNIFORM else params.get("composite", "chefer")
+    reading = Relevance(subject, lambda m, a, g, r: reduce(r), composite, gradient=False)
+    reading.run("first")
+    if not reading.seen:
+        raise no_attention(("attention_relevance",))
+    return [m.stacked() if m.found else reduce(torch.zeros_like(a)).unsqueeze(1) for m, a in reading.seen]
+
+
+def no_attention(names: Sequence[str]) -> NoAttention:
+    return NoAttention(f"keep={tuple(names)!r}: this model has no attention, so nothing was kept.\n  Leave keep out.")
+
+
+class Relevance(Reading):
+    """Attention maps with their relevance, and their gradients if `gradient` says so, from one forward pass.
+
+    `last`: nothing below the last maps is wanted.
+    """
+
+    def __init__(
+        self, subject: Subject, reduce: ReduceAll, composite: Any, *, gradient: bool, last: bool = False
+    ) -> None:
+        self._reduce_all, self._composite, self._wants_gradient, self._last = reduce, composite, gradient, last
+        self._phase, self.ledger = "", Ledger(subject.rows)
+        super().__init__(subject, lambda m, a, g: a, gradient=True)
+        self._follows_rows = True
+
+    def begin(self) -> None:
+        super().begin()
+        self.seen: list[tuple[Map, Tensor]] = []  # every call, with its map
+        self._edges: dict[int, Any] = {}
+        self._gradients: dict[int, list[Tensor]] = {}
+
+    def value(self, site: Site, tensor: Tensor) -> None:
+        before = len(self.maps)
+        super().value(site, tensor)
+        if len(self.maps) > before and tensor.requires_grad:
+            self._edges[id(self.maps[-1])] = get_gradient_edge(tensor)
+            self.seen.append((self.maps[-1], tensor.detach()))
+        self.ledger.value(site, tensor)
+
+    def _pass(self, auto: bool) -> None:
+        for copies in (False, True):
+            plan: dict[str, Any] = {"tell": self, "ledger": self.ledger, "copies": copies, "ahead": False, "rows": True}
+            if self._composite in UNIFORM:
+                plan["expand"] = UNIFORM_EXPAND | {"scaled_dot_product_attention"}
+            done = relevance_pass(self.subject, self._composite, {}, **plan)
+            try:
+                self._pull(done)
+                break
+            except (RuntimeError, Overwritten) as error:
+                if copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
+                    raise
+        self.maps = [m for m in self.maps if m.found]
+
+    def _pull(self, done: Pass) -> None:
+        last = {(m.query, m.key): m for m in self.maps}
+        ends = [self._edges[id(m)] for m in last.values() if id(m) in self._edges]
+        leaves = list(done.leaves.values())
+        self._phase, self.ledger.on = "gradient", False  # where the score reads, at least
+        done.columns(leaves if self._wants_gradient else ends, {"*": derivative}, again=True)
+        self._phase, self.ledger.on = "relevance", True
+        found = done.columns(ends if self._last else leaves)
+        if not self._last and self._composite not in UNIFORM:
+            account(self.subject, self.ledger, done, done.gathered(found))
+
+    def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
+        if self._phase == "gradient":
+            norms.append(value())
+
+    def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None, place: Any = None) -> None:
+        """The gradient comes first, the relevance of the same target later."""
+        a, signal = self._turned(found, weights, gradient, place)
+        assert signal is not None
+        seen = self._gradients.setdefault(id(found), [])
+        if self._phase == "gradient":
+            if self._wants_gradient:
+                seen.append(signal)
+            if found is self.maps[-1]:
+                self.rows_of_last.append(signal.square().sum((1, 3)).sqrt())
+        else:
+            of_target = seen[len(found.found)] if self._wants_gradient else None
+            signal = signal * a if self._composite in UNIFORM else signal
+            found.found.append(self._reduce_all(found, a, of_target, signal))
