@@ -48,12 +48,16 @@ class Rules:
             return self.first or str(self.first_convolution)
         return self.at.get(path, self.convolution if convolution else self.linear)
 
+    @property
+    def authors(self) -> bool:
+        return self.linear in ("chefer", "orig")
+
     def option(self, name: str) -> Any:
         known = {"epsilon": 1e-6, "gamma": 0.25, "alpha": 2.0, "beta": 1.0, "stabilizer": 1e-6}
         return self.options.get(name, known.get(name))
 
     def divided(self, relevance: Tensor, z: Tensor, by: str = "stabilizer") -> Tensor:
-        if self.linear in ("chefer", "orig"):
+        if self.authors:
             return torch.where(z == 0, 0.0, relevance / (z + 1e-9))
         return relevance / (z + self.option(by) * torch.where(z < 0, -torch.ones_like(z), 1.0))
 
@@ -203,6 +207,11 @@ def residual(inner: Layer, rules: Rules) -> Layer:
 def shifted(constant: Tensor, rules: Rules) -> Layer:
     """A constant takes its share, which is dropped."""
     return lambda x: (x + constant, lambda relevance: shared(x, constant.expand_as(x), relevance, rules)[0])
+
+
+def copied(rules: Rules) -> Layer:
+    """A sum taken twice: the authors of chefer divide what comes back by the sum, and multiply by it again."""
+    return lambda x: (x, lambda relevance: rules.divided(relevance, x) * x if rules.authors else relevance)
 
 
 def multiplied(a: Tensor, b: Tensor, relevance: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
@@ -365,9 +374,10 @@ class Transformer(nn.Module):
         attend = attention(at["q"], at["k"], at["v"], self.near, rules)
         return sequence(
             at["embed"], moved(self.placed if self.patches else lambda t: t), shifted(self.position[0], rules),
-            residual(sequence(passed(self.before), attend, at["mix"]), rules),
-            residual(sequence(passed(self.between), at["up"], passed(F.gelu), at["down"]), rules), passed(self.after),
-            moved(lambda t: t[:, 0]) if self.patches else averaged(lambda t: t.mean(1), rules), at["out"],
+            copied(rules), residual(sequence(passed(self.before), attend, at["mix"]), rules),
+            copied(rules), residual(sequence(passed(self.between), at["up"], passed(F.gelu), at["down"]), rules),
+            passed(self.after), moved(lambda t: t[:, 0]) if self.patches else averaged(lambda t: t.mean(1), rules),
+            at["out"],
         )  # fmt: skip
 
 
@@ -554,7 +564,7 @@ def test_one_neuron_by_hand(rule: str) -> None:
     found = whence.explain(
         neuron, x, method="lrp", target=0, composite={"linear": entry}, epsilon=1e-12, stabilizer=1e-12
     )
-    wanted = torch.tensor([numbers]).double()
+    wanted = torch.tensor([numbers], dtype=torch.float64)
     close(found.values, wanted, RTOL)
     rules = Rules(rule, rule, options={"epsilon": 1e-12, "stabilizer": 1e-12, "gamma": 1.0})
     close(slowly(weighted(neuron, "", rules), x, [0]), wanted, RTOL)  # what the oracle itself must do
@@ -659,3 +669,46 @@ def test_the_sum_of_two_branches(composite: str, pair: str, start: str, rows: li
         alone = whence.explain(model, (a[row : row + 1], b[row : row + 1]), method="lrp", target=1, **options).values
         for one, batch in zip(alone, values, strict=True):
             assert torch.allclose(one[0], batch[row], rtol=1e-9, atol=1e-12)
+
+
+# ---- numbers that are not numbers, and numbers of fewer bits ----
+
+
+class Causal(nn.Module):
+    """Attention of one head under a causal mask that is added, or given to torch."""
+
+    def __init__(self, hidden: float, torchs: bool) -> None:
+        super().__init__()
+        self.inner, self.out, self.torchs = nn.MultiheadAttention(4, 1, batch_first=True), nn.Linear(4, 3), torchs
+        self.register_buffer("mask", torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.torchs:
+            return self.out(self.inner(x, x, x, attn_mask=self.mask, need_weights=False)[0][:, 2])
+        q, k, v = F.linear(x, self.inner.in_proj_weight, self.inner.in_proj_bias).chunk(3, -1)
+        return self.out(((q @ k.transpose(1, 2) / 2 + self.mask).softmax(-1) @ v)[:, 2])
+
+
+@pytest.mark.parametrize("torchs", [True, False])
+@pytest.mark.parametrize("composite", ["chefer", "orig", "epsilon"])
+def test_a_mask_of_minus_infinity_is_one_of_a_large_number(composite: str, torchs: bool) -> None:
+    found = []
+    for hidden in (-1e9, -math.inf):
+        torch.manual_seed(10)
+        net, x = Causal(hidden, torchs).double().eval(), torch.randn(3, 5, 4).double()
+        found.append(whence.explain(net, x, method="lrp", target=TARGETS, composite=composite).values)
+    close(found[1], found[0], 1e-12)
+    assert not found[1][:, 3:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@EVERY_COMPOSITE
+def test_fewer_bits(composite: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(11)
+    net, x = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)), torch.randn(3, 2, 5, 5)
+    for layer in (net[0], net[3]):
+        nn.init.uniform_(layer.bias, 0.5, 1.0)
+    a = whence.explain(net.to(dtype), x.to(dtype), method="lrp", target=TARGETS, composite=composite)
+    exact = whence.explain(net.double(), x.to(dtype).double(), method="lrp", target=TARGETS, composite=composite)
+    assert a.values.dtype == dtype
+    close(a.values.double(), exact.values, 0.1)
