@@ -84,7 +84,10 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
 
 
 def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:
-    """Every op that an explanation met: its module, family, rule and shape. Printed, and given back as rows."""
+    """Every op that an explanation met: its module, family, rule and shape, and the relevance that it carried and lost.
+
+    Printed, and given back as rows; `plot()` draws the relevance from layer to layer.
+    """
     entry = methods[method]
     rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
@@ -93,7 +96,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
         subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
             entry.function(baselines.resolved(subject), **own)
-    found = Trace(method, tuple(subject.notes.steps or ()))
+    found = Trace(method, tuple(subject.notes.steps or ()), subject.notes.summary())
     if show:
         print(found)
     return found

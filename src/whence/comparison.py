@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -96,6 +96,7 @@ class Trace:
 
     method: str
     steps: tuple[Step, ...]
+    receipt: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -104,10 +105,31 @@ class Trace:
         return iter(self.steps)
 
     def __str__(self) -> str:
-        from whence.views.terminal import table
+        from whence.views.terminal import relevance, table
 
-        rows = [(s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))) for s in self.steps]
-        return table(("op", "family", "module", "rule", "shape"), rows)
+        heads = ["op", "family", "module", "rule", "shape"]
+        rows = [[s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))] for s in self.steps]
+        if "relevance" not in self.receipt:
+            return table(heads, rows)
+        for row, step in zip(rows, self.steps, strict=True):
+            row += [f"{sum(step.carried):+.4f}" if step.carried else "", _lost(step)]
+        return table([*heads, "relevance", "lost"], rows) + "\n\n" + relevance(self.receipt)
+
+    def plot(self, ax: Any = None, row: int = 0) -> Any:
+        """Relevance from the score to the input: what each layer carried, and what had been lost by then."""
+        from whence.views.relevance import draw
+
+        return draw(self.receipt, ax, row)
 
     def __repr__(self) -> str:
         return f"Trace({self.method}, {len(self.steps)} ops)"
+
+
+def _lost(step: Step) -> str:
+    """What an op lost by kind, all rows and targets together."""
+    sums = {
+        kind: sum(float(a.sum()) for a in amounts if a is not None)
+        for entry in step.lost
+        for kind, amounts in entry.lost.items()
+    }
+    return ", ".join(f"{kind} {amount:+.4f}" for kind, amount in sums.items() if abs(amount) >= 5e-5)

@@ -10,7 +10,7 @@ from typing import Any
 
 from whence.engine.call import Call
 from whence.engine.relevance import Composite
-from whence.engine.weighted import RULES, Weighted, nudged, stabilised
+from whence.engine.weighted import NUDGED, RULES, Divide, Weighted
 from whence.errors import ParameterError, did_you_mean
 
 Table = Mapping[str, Any]
@@ -50,7 +50,7 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False
-    return Composite(name, weigh, nudged if authors else stabilised(stabilizer), shares=add == "share", authors=authors)
+    return Composite(name, weigh, NUDGED if authors else Divide(stabilizer), shares=add == "share", authors=authors)
 
 
 RULES_OF_OTHERS = "epsilon"  # for ops with weights that a table leaves out

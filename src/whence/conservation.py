@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from whence.engine.ledger import Ledger
+from whence.errors import warn
 from whence.passes import Pass
 from whence.subject import Subject
 
 _MOST = 8  # ops that are named, those that lost most
+_LEAK = 1e-2  # of what started: more than this may not go without a word
 
 
 def account(
@@ -25,49 +27,58 @@ def account(
     """
     assert ledger is not None
     shape = done.score.shape
-    begun = torch.ones(shape, dtype=torch.float64) if start is None else start.double()
-    arrived = sum(value.detach().double().flatten(2).sum(2) for value in found.values())
+    begun = torch.ones(shape, dtype=torch.float64) if start is None else start.double().cpu()
+    arrived: Any = sum(value.detach().double().flatten(2).sum(2).cpu() for value in found.values())
     entries = sorted(ledger.entries, key=lambda entry: entry.number)
     losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
     lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)
-    numbers = torch.tensor([entry.number for entry, _, _ in losses])
-    carried = _table([b.carried for b in ledger.boundaries], shape)
-    after = torch.cat([lost.flip(0).cumsum(0).flip(0), lost.new_zeros(1, *shape)])
-    after = after[torch.searchsorted(numbers, torch.tensor([b.number for b in ledger.boundaries]), right=True)]
-    beside = begun - carried - after
+    halved = _table([entry.halved for entry in entries if entry.halved], shape).sum(0)
     kinds = list(dict.fromkeys(kind for _, kind, _ in losses))
-    by_kind = {
-        kind: sum((part for part, (_, k, _) in zip(lost, losses, strict=True) if k == kind), lost.new_zeros(shape))
-        for kind in kinds
-    }
+    of_kind = torch.tensor([kinds.index(kind) for _, kind, _ in losses], dtype=torch.long)
+    by_kind = torch.zeros(len(kinds), *shape, dtype=torch.float64).index_add(0, of_kind, lost)
+    rest = begun - arrived - by_kind.sum(0)
+    carried = _table([b.carried for b in ledger.boundaries], shape)
+    after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
+    beside = begun - carried - after.sum(1)
 
     def line(row: int, k: int) -> dict[str, Any]:
-        columns = [t[:, row, k].tolist() for t in (carried, after, beside)]
         amounts = lost[:, row, k]
         most = amounts.abs().argsort(descending=True, stable=True)[:_MOST].tolist()
+        layers = zip(carried[:, row, k].tolist(), after[:, :, row, k].tolist(), beside[:, row, k].tolist(), strict=True)
         return {
             "start": float(begun[row, k]),
-            "end": float(arrived[row, k]),  # type: ignore[index]
-            "lost": {kind: float(total[row, k]) for kind, total in by_kind.items()},
+            "end": float(arrived[row, k]),
+            "lost": dict(zip(kinds, by_kind[:, row, k].tolist(), strict=True)),
+            "unaccounted": float(rest[row, k]),
+            "halved": float(halved[row, k]),
             "layers": [
-                {"module": b.path, "call": b.call, "carried": c, "lost": a, "beside": r}
-                for b, c, a, r in zip(ledger.boundaries, *columns, strict=True)
+                {"module": b.path, "call": b.call, "carried": c, "beside": r,
+                 "lost": {kind: amount for kind, amount in zip(kinds, a, strict=True) if amount}}
+                for b, (c, a, r) in zip(ledger.boundaries, layers, strict=True)
             ],
             "where": [
-                {
-                    "module": losses[i][0].path,
-                    "op": losses[i][0].family,
-                    "kind": losses[i][1],
-                    "amount": float(amounts[i]),
-                }
-                for i in most
-                if float(amounts[i])
+                {"module": losses[i][0].path, "op": losses[i][0].family, "kind": losses[i][1],
+                 "amount": float(amounts[i])}
+                for i in most if float(amounts[i])
             ],
-        }
+        }  # fmt: skip
 
     rows, targets = shape
     lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
     subject.notes.say(relevance=[each[0] if targets == 1 else each for each in lines])
+    if not ledger.multiplies:
+        _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)))
+
+
+def _after(ledger: Ledger, losses: Sequence[Any], lost: Tensor, of_kind: Tensor, kinds: int) -> Tensor:
+    """What the ops after each boundary lost, by kind."""
+    _, rows, targets = lost.shape
+    spread = torch.zeros(len(losses), kinds, rows, targets, dtype=torch.float64)
+    spread[torch.arange(len(losses)), of_kind] = lost
+    behind = torch.cat([spread.flip(0).cumsum(0).flip(0), spread.new_zeros(1, kinds, rows, targets)])
+    numbers = torch.tensor([entry.number for entry, _, _ in losses], dtype=torch.long)
+    boundaries = torch.tensor([b.number for b in ledger.boundaries], dtype=torch.long)
+    return behind[torch.searchsorted(numbers, boundaries, right=True)]
 
 
 def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Tensor:
@@ -75,7 +86,18 @@ def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Ten
     rows, targets = shape
     zero = torch.zeros(rows, dtype=torch.float64)
     filled = [
-        torch.stack([zero if k >= len(c) or c[k] is None else c[k].cpu() for k in range(targets)], 1)  # type: ignore[union-attr]
+        torch.stack([zero if k >= len(c) or (found := c[k]) is None else found.cpu() for k in range(targets)], 1)
         for c in columns
     ]
     return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64)
+
+
+def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor) -> None:
+    """Relevance that went where no rule was: ops that the engine cannot see."""
+    share = rest.abs() / torch.maximum(begun.abs(), size).clamp(min=1e-30)
+    if bool((share > _LEAK).any()):
+        row = int(share.amax(1).argmax())
+        warn(
+            f"{subject.method}: {float(share[row].max()):.0%} of row {row}'s relevance cannot be accounted for: it "
+            "went through ops that the engine does not see. See receipt['unseen']."
+        )

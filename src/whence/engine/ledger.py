@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.capture import Site
+from whence.engine.log import Step
 from whence.engine.origins import WEIGHTED
 from whence.engine.rows import Place, place_of
 
@@ -26,6 +27,7 @@ class Entry:
     family: str
     path: str
     lost: dict[str, list[Tensor | None]] = field(default_factory=dict)
+    halved: list[Tensor] = field(default_factory=list)  # what a product shared between two activations
 
 
 @dataclass(eq=False, slots=True)
@@ -58,6 +60,19 @@ class Ledger:
         self.ops += 1
         self.deepest = max(self.deepest, depth if family in WEIGHTED else 0)
         return Note(self, Entry(self.ops, family, path), depth, places)
+
+    def trace(self, step: Step, outputs: Sequence[Tensor], note: Note | None) -> None:
+        """Have a step of the trace say what it carried and lost."""
+        tensor = next(t for t in outputs if t.requires_grad)
+        kept = tensor.detach() if self.multiplies else None
+
+        def carried(r: Tensor) -> None:
+            if self.on:
+                step.carried.append(float((r if kept is None else r * kept).sum().real))
+
+        tensor.register_hook(carried)
+        if note is not None:
+            step.lost.append(note.entry)
 
     # ---- a listener of the pass ----
 
@@ -113,19 +128,27 @@ class Note:
             return per_row.to(like.dtype)
         return self.place.spread(per_row.to(like.dtype), like)
 
+    def halve(self, amount: Tensor) -> None:
+        """Take down what is shared between two activations; nothing of it is lost."""
+        self._open()
+        self.entry.halved.append(self.sums(amount))
+
     def lose(self, kind: str, amount: Tensor) -> None:
         """Take down a loss, entry by entry of the output."""
         self.lose_rows(kind, self.sums(amount))
 
     def lose_rows(self, kind: str, amount: Tensor) -> None:
         """Take down a loss per row."""
-        if not self.entry.lost:
-            self.ledger.entries.append(self.entry)
+        self._open()
         told = self.entry.lost.setdefault(kind, [])
         while len(told) <= self.ledger.target:
             told.append(None)
         before = told[self.ledger.target]
         told[self.ledger.target] = amount if before is None else before + amount
+
+    def _open(self) -> None:
+        if not (self.entry.lost or self.entry.halved):
+            self.ledger.entries.append(self.entry)
 
     def lose_rest(self, kind: str, r: Tensor, given: Sequence[Tensor | None]) -> None:
         """Take down what came and was not handed on."""

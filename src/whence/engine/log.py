@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ class Step:
     path: str
     rule: str
     shape: tuple[int, ...]
+    carried: list[float] = field(default_factory=list, compare=False)  # relevance, all rows, by target
+    lost: list[Any] = field(default_factory=list, compare=False)  # the op's entry in the ledger, if it has one
 
 
 class Log:
@@ -37,21 +40,26 @@ class Log:
         self.lost: dict[tuple[str, str], list[float]] = {}  # what local path integrals missed, in units of the score
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
-    def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> None:
-        """Take down one live op; comparisons and arg-maxima, whose results are constants, are none."""
+    def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> Step | None:
+        """Take down one live op; comparisons and arg-maxima, whose results are constants, are none.
+
+        What comes back is its step in a trace.
+        """
         self.families.add(family)
         self.bytes += sum(t.nbytes for t in outputs[:1])
         first = next((t for t in outputs if t.requires_grad), None)
         if first is None:
-            return
+            return None
         if rule is not None:
             self.used.update(keys(family, name))
         if self.quiet:
-            return
+            return None
         title = "autograd" if rule is None else rule_name(rule)
         self.ops[family, path, title] += 1
-        if self.steps is not None:
-            self.steps.append(Step(name, family, path, title, tuple(first.shape)))
+        if self.steps is None:
+            return None
+        self.steps.append(Step(name, family, path, title, tuple(first.shape)))
+        return self.steps[-1]
 
     def note_unruled(self, family: str, path: str, outputs: Sequence[Tensor]) -> bool:
         """Take down an op for which the table has nothing; whether it counts."""

@@ -318,7 +318,10 @@ class Flow(TorchFunctionMode):
             found = self._again(lambda: EXPANSIONS[name](*args, **kwargs))
         finally:
             self._expanding.pop()
-        if self.captures.tell is not None and GROUP.get(family_of(name, args, kwargs, ())) == "attention":
+        if (
+            self.captures.tell not in (None, self.ledger)
+            and GROUP.get(family_of(name, args, kwargs, ())) == "attention"
+        ):
             self._check_same(name, found, func, args, kwargs)
         return found
 
@@ -391,7 +394,9 @@ class Flow(TorchFunctionMode):
         for tensor in outputs:
             self.mark(tensor)
         applied = rule if ruled or rule is derivative else None
-        self.log.note(spelled.name, family, self._here(), applied, outputs)
+        step = self.log.note(spelled.name, family, self._here(), applied, outputs)
+        if step is not None and self.ledger is not None:
+            self.ledger.trace(step, outputs, call.note if call is not None else None)
         if getattr(rule, "generic", self.strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(family, outputs)
         self.captures.follow(family, live, outputs)

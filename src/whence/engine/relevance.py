@@ -18,7 +18,7 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule
 from whence.engine.expand import EXPANSIONS
 from whence.engine.ledger import Note
 from whence.engine.origins import Origin
-from whence.engine.weighted import Divide, Lost, Weighted
+from whence.engine.weighted import NUDGED, Divide, Lost, Weighted
 
 _AS_ONE = frozenset("layer_norm rms_norm group_norm instance_norm normalize sort msort topk kthvalue median".split())
 RELEVANCE_EXPAND = frozenset(EXPANSIONS) - _AS_ONE
@@ -163,15 +163,14 @@ class _Homogeneous(_Generic):
         r = _first(m)
         s = _over(self.divide, r, call.y)
         found = _pairs(call, call.vjp(s))
-        _write_off(call.note, r, s, call.y)
+        _write_off(call.note, self.divide, r, s, call.y)
         return found
 
 
-def _write_off(note: Note, r: Tensor, s: Tensor, y: Tensor) -> None:
+def _write_off(note: Note, divide: Divide, r: Tensor, s: Tensor, y: Tensor) -> None:
     """What dividing by y lost: all of it where y is 0, and what keeps the quotient small."""
-    if r.is_complex():
-        return
-    note.lose("epsilon", r - s * y)
+    if not y.is_complex():
+        note.lose("epsilon", divide.lost(r, s, y))
 
 
 # ---- weights ----
@@ -200,8 +199,8 @@ class _WithWeights(_Named):
         """F.linear, at the positions that have relevance."""
         weight, bias = call.args[1], call.args[2] if len(call.args) > 2 else call.kwargs.get("bias")
         x, y = call.x[0], call.y
-        seen = (r != 0).any(-1)
-        if 2 * int(seen.sum()) > seen.numel():
+        few = r.dim() > 1 and 2 * int((r[..., 0] != 0).sum()) < r[..., 0].numel()
+        if not few or 2 * int((seen := (r != 0).any(-1)).sum()) > seen.numel():
             return rule(weighted.dense(x, y, weight, bias), r, self.composite.divide)
         part, lost = rule(weighted.dense(x[seen], y[seen], weight, bias), r[seen], self.composite.divide)
         found = torch.zeros_like(x)
@@ -248,26 +247,29 @@ class _Sum(_Named):
     def _back(self, note: Note, terms: Sequence[_Term], shapes: Any, shares: bool, r: Tensor) -> Gradients:
         values = [t.value for t in terms]
         y = sum(values[1:], values[0])
-        came = note.sums(r)
+        came = r
         if self.authors and note.uses[0] > 1:
             r = self.divide(r, y) * y
         s = self.divide(r, y)
         parts = [s * value for value in values]
         if shares:
-            parts = self._shared(note, r, parts)
-        note.lose_rows("epsilon", came - sum(map(note.sums, parts)))
+            parts = self._shared(note, came, r, parts)
+        else:
+            note.lose("epsilon", self.divide.lost(r, s, y))
         for term, part in zip(terms, parts, strict=True):
             if term.place is None:
                 note.lose(term.kind, part)
         return _placed(shapes, [(t.place, p) for t, p in zip(terms, parts, strict=True) if t.place is not None])
 
-    def _shared(self, note: Note, r: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    def _shared(self, note: Note, came: Tensor, r: Tensor, parts: list[Tensor]) -> list[Tensor]:
         """Each part rescaled to its share |Σr_a| / (|Σr_a| + |Σr_b|) of the row's relevance."""
         total = note.sums(r)
         sums = [note.sums(part) for part in parts]
         size = torch.stack(sums).abs().sum(0)
-        factors = [weighted.nudged(weighted.nudged(s.abs(), size) * total, s) for s in sums]
-        return [part * note.spread(f, part) for f, part in zip(factors, parts, strict=True)]
+        factors = [NUDGED(NUDGED(s.abs(), size) * total, s) for s in sums]
+        start = total if came is r else note.sums(came)
+        note.lose_rows("epsilon", start - sum(f * s for f, s in zip(factors, sums, strict=True)))
+        return [part.mul_(note.spread(f, part)) for f, part in zip(factors, parts, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,10 +351,10 @@ class _Product(_Named):
             shapes = [x.shape for x in call.inputs]
             return _placed(shapes, [(i, r * w if w else None) for i, w in enumerate(weights)])
         s = _over(self.divide, r, call.y)
+        _write_off(call.note, self.divide, r, s, call.y)
+        call.note.halve(r)
         count = 2 if call.family != "prod" else max(1, call.inputs[0].numel() // max(1, call.y.numel()))
-        found = [None if p is None else p / count for p in _pairs(call, call.vjp(s))]
-        _write_off(call.note, r, s, call.y)
-        return found
+        return _pairs(call, call.vjp(s / count))
 
 
 def leaders(call: Call) -> tuple[float, ...] | None:

@@ -42,16 +42,13 @@ class Place:
 
     def sums(self, tensor: Tensor) -> Tensor:
         """Each row's sum, (rows,)."""
-        return self._split(tensor).sum((0, 2))
+        others = tuple(a for a in range(tensor.dim()) if a != self.axis)
+        return (tensor.sum(others) if others else tensor).view(-1, self.rows, self.inner).sum((0, 2))
 
     def spread(self, per_row: Tensor, like: Tensor) -> Tensor:
         """One number per row, laid out to multiply a tensor of this shape."""
         index = (torch.arange(like.shape[self.axis], device=per_row.device) // self.inner) % self.rows
         return per_row[index].view([-1 if a == self.axis else 1 for a in range(like.dim())])
-
-    def _split(self, tensor: Tensor) -> Tensor:
-        first = tensor.movedim(self.axis, 0)
-        return first.reshape(-1, self.rows, self.inner * (first[0].numel() if first.dim() > 1 else 1))
 
 
 def begin(tensor: Tensor, rows: int, numbers: Tensor | None = None) -> None:

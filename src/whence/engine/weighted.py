@@ -16,24 +16,35 @@ from torch import Tensor
 from whence.engine.call import Call, swapped
 from whence.errors import ParameterError
 
-Divide = Callable[[Tensor, Tensor], Tensor]
 Pull = Callable[[Tensor], Tensor]
 Lost = dict[str, Tensor]  # by kind, like the output; its last axis may be summed already
 
 
-def nudged(a: Tensor, b: Tensor) -> Tensor:
-    """a / (b + 1e-9), and 0 where b is 0: how the authors of Transformer Attribution divide."""
-    return torch.where(b == 0, 0.0, a / (b + 1e-9).masked_fill_(b == -1e-9, 1e-9))
+@dataclass(frozen=True)
+class Divide:
+    """a / (b + ε·sign b), where 0 counts as positive; unsigned, a / (b + ε), and 0 where b is 0."""
+
+    epsilon: float
+    signed: bool = True
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.signed and self.epsilon:
+            return a / (b + torch.where(b < 0, -self.epsilon, self.epsilon))
+        below = b + self.epsilon
+        found = a / below
+        if not bool(b.all()) or not bool(below.all()):
+            found.masked_fill_((b == 0) | (below == 0), 0.0)
+        return found
+
+    def lost(self, a: Tensor, s: Tensor, b: Tensor) -> Tensor:
+        """What of a is not in s·b, entry by entry: the stabiliser's part, and all of it where s was made 0."""
+        if self.signed and self.epsilon:
+            return torch.where(b < 0, -s, s) * self.epsilon
+        small = s * self.epsilon
+        return small if bool(b.all()) else torch.where(b == 0, a, small)
 
 
-def stabilised(epsilon: float) -> Divide:
-    """a / (b + ε·sign b), where 0 counts as positive."""
-
-    def divide(a: Tensor, b: Tensor) -> Tensor:
-        found = a / (b + torch.where(b < 0, -epsilon, epsilon))
-        return found if epsilon else torch.where(b == 0, 0.0, found)
-
-    return divide
+NUDGED = Divide(1e-9, signed=False)  # how the authors of Transformer Attribution divide
 
 
 # ---- the op as a linear map ----
@@ -110,17 +121,6 @@ def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
 Found = tuple[Tensor, Lost]
 
 
-@dataclass(frozen=True)
-class Side:
-    """A denominator z = cu·u + cv·v + bias, through which `share`·R goes, for outputs of some sign or for all."""
-
-    cu: float
-    cv: float
-    bias: Callable[[Any], Any] | None = None
-    share: float = 1.0
-    sign: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Weighted:
     """A rule for ops with weights; `divide` of its own if it is not the composite's."""
@@ -133,55 +133,87 @@ class Weighted:
         return self.run(maps, r, self.divide or divide)
 
 
-def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
+def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
+    """All contributions and the bias: z = u + b = y."""
+    s = divide(r, maps.y)
+    lost = {"epsilon": divide.lost(r, s, maps.y).sum(-1, keepdim=True)}
+    if isinstance(maps.bias, Tensor):
+        lost["bias"] = (s * maps.bias).sum(-1, keepdim=True)
+    return maps.back(s).mul_(maps.x), lost
+
+
+def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
+    """Contributions that raise the output, and a positive bias if it takes part: z = ½(u + v) + b⁺.
+
+    What is divided by is 2z, so that nothing has to be halved.
+    """
+
     def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
-        u, magnitude, pull = maps.y - maps.bias, None, None
-        if any(side.cv for side in sides):
-            magnitude, pull = maps.apply(maps.x.abs(), maps.weight.abs())
-        to_u: Any = 0.0
-        to_v: Any = 0.0
-        rest, biased, empty = r, None, None
-        for side in sides:
-            z, given = side.cu * u if side.cu != 1 else u, r if side.share == 1 else side.share * r
-            nothing = None
-            if magnitude is not None and side.cv:
-                z = z + side.cv * magnitude
-                nothing = _only_rounding(z, magnitude) if abs(side.cu) == abs(side.cv) else None
-            if side.sign:
-                given = given * (maps.y * side.sign > 0)
-            bias = 0.0 if side.bias is None else side.bias(maps.bias)
-            s = divide(given, z + bias if side.bias is not None else z)
-            if nothing is not None:
-                s = s.masked_fill(nothing, 0.0)
-                empty = nothing if empty is None else empty | nothing
-            to_u, to_v = to_u + side.cu * s, to_v + side.cv * s
-            rest = rest - s * z
-            if side.bias is not None and isinstance(bias, Tensor):
-                biased = s * bias + (0.0 if biased is None else biased)
-        found = maps.x * maps.back(to_u)
-        if pull is not None:
-            found = found + maps.x.abs() * pull(to_v)
-        return found, _sorted(rest, biased, empty)
+        size = maps.x.abs()
+        magnitude, pull = maps.apply(size, maps.weight.abs())
+        twice = maps.y + magnitude
+        if isinstance(maps.bias, Tensor):
+            twice -= maps.bias
+        empty = _only_rounding(twice, magnitude)
+        del magnitude
+        bias = maps.bias.clamp(min=0) if biased and isinstance(maps.bias, Tensor) else None
+        shift = 2 * divide.epsilon if bias is None else 2 * (bias + divide.epsilon)
+        s = r / (twice.add_(shift) if divide.epsilon or bias is not None else twice)
+        lost: Lost = {}
+        if empty is not None:
+            s.masked_fill_(empty, 0.0)
+            lost["empty"] = (r * empty).sum(-1, keepdim=True)
+        given = s.sum(-1, keepdim=True)
+        lost["epsilon"] = 2 * divide.epsilon * given
+        if bias is not None:
+            lost["bias"] = 2 * (s * bias).sum(-1, keepdim=True)
+        return maps.back(s).mul_(maps.x).addcmul_(size, pull(s)), lost
 
     return run
 
 
 def _only_rounding(z: Tensor, magnitude: Tensor) -> Tensor | None:
     """Where a sum of one sign is nothing but rounding."""
-    nothing = z.abs() <= 32 * torch.finfo(z.dtype).eps * magnitude
+    tiny = 64 * torch.finfo(z.dtype).eps
+    if z.numel() and bool(z.amin() > tiny * magnitude.amax()):
+        return None
+    nothing = z <= tiny * magnitude
     return nothing if bool(nothing.any()) else None
 
 
-def _sorted(rest: Tensor, biased: Tensor | None, empty: Tensor | None) -> Lost:
-    """What was not handed on, by kind."""
-    lost: Lost = {}
-    if biased is not None:
-        lost["bias"], rest = biased.sum(-1, keepdim=True), rest - biased
-    if empty is not None:
-        lost["empty"] = (rest * empty).sum(-1, keepdim=True)
-        rest = rest.masked_fill(empty, 0.0)
-    lost["epsilon"] = rest.sum(-1, keepdim=True)
-    return lost
+@dataclass(frozen=True)
+class Side:
+    """A denominator z = cu·u + cv·v + bias, through which `share`·R goes, for outputs of some sign or for all."""
+
+    cu: float
+    cv: float
+    bias: Callable[[Any], Any]
+    share: float = 1.0
+    sign: int = 0
+
+
+def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
+    def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
+        size, u = maps.x.abs(), maps.y - maps.bias
+        magnitude, pull = maps.apply(size, maps.weight.abs())
+        to_u, to_v, rest, biased, empty = (torch.zeros_like(u) for _ in range(5))
+        rest += r
+        for side in sides:
+            given = side.share * r if not side.sign else side.share * r * (maps.y * side.sign > 0)
+            z, bias = side.cu * u + side.cv * magnitude, side.bias(maps.bias)
+            s = divide(given, z + bias)
+            if abs(side.cu) == abs(side.cv):
+                nothing = _only_rounding(z.abs(), magnitude)
+                if nothing is not None:
+                    s, empty = s.masked_fill(nothing, 0.0), torch.where(nothing, empty + given, empty)
+            to_u, to_v = to_u.add_(s, alpha=side.cu), to_v.add_(s, alpha=side.cv)
+            rest, biased = rest.sub_(s * z), biased.add_(s * bias)
+        lost = {"bias": biased, "empty": empty, "epsilon": rest - biased - empty}
+        return maps.back(to_u).mul_(maps.x).addcmul_(size, pull(to_v)), {
+            kind: amount.sum(-1, keepdim=True) for kind, amount in lost.items()
+        }
+
+    return run
 
 
 def _by_terms(
@@ -202,8 +234,10 @@ def _by_terms(
         rest = r - sum(s * out for s, (out, _) in zip(signals, done, strict=True))
         if double:
             return sum(parts[1:], parts[0]), {"counted twice": rest.sum(-1, keepdim=True)}
-        biased = signals[0] * added if isinstance(added, Tensor) else None
-        return sum(parts[1:], parts[0]), _sorted(rest, biased, sums[0] == 0 if together else None)
+        lost = {"epsilon": rest}
+        if isinstance(added, Tensor):
+            lost = {"bias": signals[0] * added, "epsilon": rest - signals[0] * added}
+        return sum(parts[1:], parts[0]), {kind: amount.sum(-1, keepdim=True) for kind, amount in lost.items()}
 
     return run
 
@@ -218,20 +252,21 @@ def _down(b: Any) -> Any:
 
 def epsilon(epsilon: float = 1e-6) -> Weighted:
     """x ⊙ Wᵀ(R / (y + ε·sign y))."""
-    return Weighted("epsilon", _by_sides(Side(1, 0, lambda b: b)), stabilised(epsilon))
+    return Weighted("epsilon", _whole, Divide(epsilon))
 
 
 def z_plus() -> Weighted:
     """Contributions that raise the output, and a positive bias."""
-    return Weighted("z_plus", _by_sides(Side(0.5, 0.5, _up)))
+    return Weighted("z_plus", _raising(biased=True))
 
 
 def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
     """α × what raises the output − β × what lowers it."""
     if abs(alpha - beta - 1) > 1e-9 or alpha < 1:
         raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
-    sides = [Side(0.5, 0.5, _up, alpha), Side(0.5, -0.5, _down, -beta)]
-    return Weighted("alpha_beta", _by_sides(*(sides if beta else sides[:1])))
+    if not beta:
+        return Weighted("alpha_beta", _raising(biased=True))
+    return Weighted("alpha_beta", _by_sides(Side(0.5, 0.5, _up, alpha), Side(0.5, -0.5, _down, -beta)))
 
 
 def gamma(gamma: float = 0.25) -> Weighted:
@@ -248,7 +283,7 @@ def gamma(gamma: float = 0.25) -> Weighted:
 
 def chefer() -> Weighted:
     """G_q: pairs with x·w ≥ 0 alone, and no bias (seed 001, eq. 3)."""
-    return Weighted("chefer", _by_sides(Side(0.5, 0.5)))
+    return Weighted("chefer", _raising(biased=False))
 
 
 def orig() -> Weighted:

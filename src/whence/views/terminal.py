@@ -60,6 +60,30 @@ def compared(c: Comparison) -> str:
     return table(heads, rows) + "\n(vs: rank correlation of the two methods' values, mean over rows)"
 
 
+def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
+    """Where each row's relevance went: the boundaries through which all of it passes, and the losses by kind."""
+    lines = []
+    for number, line in enumerate(receipt["relevance"][:rows]):
+        for k, one in enumerate(line if isinstance(line, list) else [line]):
+            title = f"row {number}" + (f", target {k}" if isinstance(line, list) else "")
+            lost = ", ".join(f"{kind} {amount:+.3g}" for kind, amount in one["lost"].items() if abs(amount) > 1e-6)
+            lines.append(
+                f"{title}: {one['start']:.4g} at the score, {one['end']:.4g} at the input; lost: {lost or '–'}"
+            )
+            lines += [f"  {layer['module'] or 'the model'}: {layer['carried']:+.4f}" for layer in cuts(one)]
+    return "\n".join(lines)
+
+
+def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The boundaries past which nothing goes, from the score to the input; of those that carry the same, one."""
+    kept: list[Mapping[str, Any]] = []
+    for layer in reversed(line["layers"]):
+        whole = abs(layer["beside"]) <= 1e-6 * max(abs(line["start"]), abs(layer["carried"]))
+        if whole and (not kept or layer["carried"] != kept[-1]["carried"]):
+            kept.append(layer)
+    return kept
+
+
 def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
     largest = max((abs(value) for _, value in best if math.isfinite(value)), default=0) or 1
     labels = [clean(str(unit)) for unit, _ in best]
