@@ -49,7 +49,7 @@ def relevance_of_attention(
     A head's relevance is that of its output, of which its map has one half and its values the other.
     """
     composite = subject.method if subject.method in UNIFORM else params.get("composite", "chefer")
-    reading = Relevance(subject, lambda m, a, g, r: reduce(r), composite, gradient=False)
+    reading = Relevance(subject, lambda m, a, g, r: reduce(r), composite, gradient=False, quiet=True)
     reading.run("first")
     if not reading.seen:
         raise no_attention(("attention_relevance",))
@@ -63,13 +63,15 @@ def no_attention(names: Sequence[str]) -> NoAttention:
 class Relevance(Reading):
     """Attention maps with their relevance, and their gradients if `gradient` says so, from one forward pass.
 
-    `last`: nothing below the last maps is wanted.
+    `last`: nothing below the last maps is wanted; `quiet`: the receipt is another pass's.
     """
 
     def __init__(
-        self, subject: Subject, reduce: ReduceAll, composite: Any, *, gradient: bool, last: bool = False
-    ) -> None:
+        self, subject: Subject, reduce: ReduceAll, composite: Any, *, gradient: bool, last: bool = False,
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
         self._reduce_all, self._composite, self._wants_gradient, self._last = reduce, composite, gradient, last
+        self._quiet = quiet or last or is_uniform(composite)
         self._phase, self.ledger = "", Ledger(subject.rows)
         super().__init__(subject, lambda m, a, g: a, gradient=True)
         self._follows_rows = True
@@ -105,12 +107,14 @@ class Relevance(Reading):
     def _pull(self, done: Pass) -> None:
         last = {(m.query, m.key): m for m in self.maps}
         ends = [self._edges[id(m)] for m in last.values() if id(m) in self._edges]
+        if not ends:  # no attention, or none that the score depends on
+            return
         leaves = list(done.leaves.values())
         self._phase, self.ledger.on = "gradient", False  # where the score reads, at least
         done.columns(leaves if self._wants_gradient else ends, {"*": derivative}, again=True)
         self._phase, self.ledger.on = "relevance", True
         found = done.columns(ends if self._last else leaves)
-        if not self._last and not is_uniform(self._composite):
+        if not self._quiet:
             account(self.subject, self.ledger, done, done.gathered(found))
 
     def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:

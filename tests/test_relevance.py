@@ -1,0 +1,371 @@
+"""Relevance: what every LRP run keeps, spelled how a model likes, and its receipt."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import whence
+from tests.hf import FAMILIES
+from tests.models import close
+from whence.engine.capture import layers
+from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
+
+RULES = ("chefer", "epsilon", "gamma", "alpha_beta", "epsilon_plus", "orig")
+STREAMS = ("t5", "bart", "clip", "lxmert")  # more than one: no layer of theirs is all there is
+
+
+def lines(a: whence.Attribution) -> list[dict[str, Any]]:
+    return a.receipt["relevance"]
+
+
+def balanced(line: dict[str, Any], within: float = 1e-6) -> None:
+    """Start = end + losses, and at every boundary start = carried + losses after it + what passed beside."""
+    size = max(abs(line["start"]), abs(line["end"]), sum(map(abs, line["lost"].values())))
+    assert abs(line["start"] - line["end"] - sum(line["lost"].values())) <= within * size
+    for layer in line["layers"]:
+        total = layer["carried"] + sum(layer["lost"].values()) + layer["beside"]
+        assert abs(line["start"] - total) <= within * max(1.0, abs(layer["carried"]))
+
+
+# ---- conservation ----
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_conservation_on_every_family(name: str, rules: str) -> None:
+    family = FAMILIES[name]
+    model = family.build(family.kinds[0])
+    a = whence.explain(model, family.inputs(), method="lrp", composite=rules, target=family.target)
+    assert a.receipt["unruled"] == []
+    inside = layers(model)
+    for line in lines(a):
+        balanced(line)
+        for layer in line["layers"]:
+            if layer["module"] in inside and name not in STREAMS:  # all relevance passes a layer of the one stream
+                assert abs(layer["beside"]) <= 1e-6 * max(1.0, abs(layer["carried"])), layer
+    assert ("row_by_row" in a.receipt) == (name == "clip")  # whose scores are products of rows with each other
+
+
+class Residual(nn.Module):
+    """A CNN whose skip connections are functional, one of them in place."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1, bias=bias)
+        self.a, self.b = (nn.Conv2d(6, 6, 3, padding=1, bias=bias) for _ in range(2))
+        self.head = nn.Linear(6, 4, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = x + F.relu(self.a(x))
+        y = F.relu(self.b(x))
+        y += x
+        return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+def made(build: Callable[[], nn.Module], seed: int = 3) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build().double().eval()
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_functional_residual_net(rules: str) -> None:
+    model, x = made(Residual), noise(3, 3, 8, 8)
+    a = whence.explain(model, x, method="lrp", composite=rules, target=1)
+    for row, line in enumerate(lines(a)):
+        balanced(line)
+        alone = whence.explain(model, x[row : row + 1], method="lrp", composite=rules, target=1)
+        close(a.values[row : row + 1], alone.values, 1e-9)
+
+
+def test_nothing_is_lost_without_biases_where_no_set_is_empty() -> None:
+    model, x = made(lambda: Residual(bias=False)), noise(3, 3, 8, 8).abs()
+    for line in lines(whence.explain(model, x, method="lrp", target=1)):
+        assert abs(line["lost"].get("empty", 0.0)) == 0  # else this test would show nothing
+        assert abs(line["end"] - 1) < 1e-6
+
+
+def test_an_empty_positive_set_loses_and_says_so() -> None:
+    model = nn.Linear(2, 1, bias=False).double()
+    nn.init.constant_(model.weight, -1.0)
+    a = whence.explain(model, torch.ones(1, 2).double(), method="lrp", target=0)
+    assert a.values.abs().max() == 0
+    assert lines(a)[0]["lost"]["empty"] == 1
+    assert lines(a)[0]["where"][0] == {"module": "", "op": "linear", "kind": "empty", "amount": 1.0}
+
+
+def test_what_went_to_biases_and_to_epsilon() -> None:
+    model = nn.Linear(1, 1).double()
+    nn.init.constant_(model.weight, 2.0)
+    nn.init.constant_(model.bias, 1.0)
+    a = whence.explain(model, torch.ones(1, 1).double(), method="lrp", composite="epsilon", epsilon=1.0, target=0)
+    close(a.values, torch.tensor([[0.5]]).double(), 1e-12)
+    assert lines(a)[0]["lost"] == {"bias": 0.25, "epsilon": 0.25}
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp"])
+def test_recurrent_nets(kind: Any, method: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = kind(5, 6, 2, batch_first=True, bidirectional=True), nn.Linear(12, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.net(x)[0][:, -1])
+
+    model, x = made(Net), noise(3, 4, 5)
+    a = whence.explain(model, x, method=method, target=0)
+    assert a.receipt["unruled"] == []
+    for row in range(3):
+        close(a.values[row : row + 1], whence.explain(model, x[row : row + 1], method=method, target=0).values, 1e-9)
+    if method == "lrp":
+        for line in lines(a):
+            balanced(line)
+
+
+# ---- one function, several spellings ----
+
+
+def both(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], method: str, **options: Any) -> None:
+    first, last = made(lambda: nn.Linear(6, 8)), made(lambda: nn.Linear(8, 3), 4)
+    x = noise(2, 6)
+    a, b = (
+        whence.explain(lambda t, f=f: last(f(first(t))), x, method=method, target=0, **options) for f in (one, other)
+    )
+    close(a.values, b.values, 1e-7)
+
+
+GELU = math.sqrt(2 / math.pi)
+SPELLINGS = {
+    "gelu": (lambda h: F.gelu(h, approximate="tanh"),
+             lambda h: 0.5 * h * (1.0 + torch.tanh(GELU * (h + 0.044715 * torch.pow(h, 3.0))))),
+    "silu": (F.silu, lambda h: h * torch.sigmoid(h)),
+    "rms_norm": (lambda h: F.rms_norm(h, (8,), eps=1e-6),
+                 lambda h: h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)),
+    "rms_norm_by_root": (lambda h: F.rms_norm(h, (8,), eps=1e-6),
+                         lambda h: h / (h.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()),
+    "layer_norm": (lambda h: F.layer_norm(h, (8,)),
+                   lambda h: (h - h.mean(-1, keepdim=True)) / (h.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()),
+    "normalize": (lambda h: F.normalize(h, dim=-1), lambda h: h / h.norm(dim=-1, keepdim=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp"])
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings(name: str, method: str) -> None:
+    both(*SPELLINGS[name], method)
+
+
+def test_a_glu_shares_between_both_factors() -> None:
+    for method in ("lrp", "attnlrp"):
+        both(lambda h: F.glu(h.repeat(1, 2)), lambda h: h * torch.sigmoid(1.0 * h.repeat(1, 2)[:, 8:]), method)
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp", "transformer_attribution", "partial_lrp"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "bart"])
+def test_fused_attention_equals_written_out(name: str, method: str) -> None:
+    family = FAMILIES[name]
+    found = [
+        whence.explain(family.build(kind), family.inputs(), method=method, target=family.target).values
+        for kind in family.kinds
+    ]
+    one, other = ([v] if isinstance(v, Tensor) else list(v.values()) for v in found)
+    for a, b in zip(one, other, strict=True):
+        close(a, b, 2e-4 if name in ("llama", "vit") else 1e-6)  # some eager softmaxes are in float32
+
+
+# ---- attention ----
+
+
+def test_heads() -> None:
+    """A head whose values are 0 has no relevance, and the heads have all that their attention's output had."""
+    family = FAMILIES["bert"]
+    model = family.build("sdpa")
+    attention = model.bert.encoder.layer[1].attention.self
+    with torch.no_grad():
+        attention.value.weight[:8], attention.value.bias[:8] = 0, 0
+    a = whence.explain(model, family.inputs(), method="lrp", target=0, keep=("head_relevance", "attention_relevance"))
+    found = a.kept["head_relevance"]
+    assert [tuple(layer.shape) for layer in found] == [(2, 2), (2, 2)]
+    assert found[1][:, 0].abs().max() == 0
+    for row, line in enumerate(lines(a)):
+        for number, heads in enumerate(found):
+            path = f"bert.encoder.layer.{number}.attention.self"
+            out = next(layer["carried"] for layer in line["layers"] if layer["module"] == path)
+            assert abs(float(heads[row].sum()) - out) < 1e-6
+    close(a.kept["attention_relevance"][0].sum((2, 3)) * 2, found[0], 1e-9)
+
+
+def test_several_classes_share_one_forward_pass() -> None:
+    family = FAMILIES["bert"]
+    model, inputs = family.build("sdpa"), family.inputs()
+    targets = torch.tensor([[0, 2], [0, 2]])
+    for method in ("lrp", "attnlrp", "partial_lrp", "transformer_attribution"):
+        a = whence.explain(model, inputs, method=method, target=targets)
+        assert a.receipt["forward_passes"] == 1
+        for k, target in enumerate((0, 2)):
+            close(a.values[:, k], whence.explain(model, inputs, method=method, target=target).values, 1e-9)
+        apart = (a.values[:, 0] - a.values[:, 1]).abs().amax(1)
+        assert bool((apart > 1e-4 * a.values.abs().amax((1, 2))).all()), method
+        if "relevance" in a.receipt and method != "attnlrp":
+            assert [len(row) for row in lines(a)] == [2, 2]
+            for row in a.receipt["relevance"]:
+                for line in row:
+                    balanced(line)
+    one = whence.explain(model, inputs, method="rollout", target=targets).values
+    assert torch.equal(one[:, 0], one[:, 1])
+
+
+def test_ablations_differ() -> None:
+    family = FAMILIES["vit"]
+    model, inputs = family.build("sdpa"), family.inputs()
+    found = [
+        whence.explain(model, inputs, method="transformer_attribution", target=0, **options).values
+        for options in ({}, {"weight": "attention"}, {"weight": None}, {"blocks": "last"}, {"blocks": "first"})
+    ]
+    for n, a in enumerate(found):
+        assert not any(torch.allclose(a, b) for b in found[n + 1 :])
+
+
+# ---- composites ----
+
+
+def test_a_table_by_op_module_and_depth() -> None:
+    model = made(lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)))
+    x = noise(2, 5)
+
+    def values(table: Any) -> Tensor:
+        return whence.explain(model, x, method="lrp", target=0, composite=table).values
+
+    mixed = values({"linear": "epsilon", "first": "w_square", "path:2": ("gamma", {"gamma": 0.7})})
+    close(values({"depth:0": "w_square", "depth:1": ("gamma", {"gamma": 0.7}), "depth:-1": "epsilon"}), mixed, 1e-12)
+    close(values({"depth:-3": "w_square", "depth:1-1": ("gamma", {"gamma": 0.7}), "path:4": "epsilon"}), mixed, 1e-12)
+    assert not torch.allclose(values("epsilon"), mixed)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"composite": "epsilon_plas"}, "Did you mean 'epsilon_plus'"),
+        ({"composite": {"linear": "gama"}}, "Did you mean 'gamma'"),
+        ({"composite": {"lineer": "gamma"}}, '"path:GLOB"'),
+        ({"composite": {"linear": ("gamma", {"epsilon": 1})}}, "It takes gamma"),
+        ({"composite": {"add": "half"}}, '"share" or "proportional"'),
+        ({"composite": "alpha_beta", "alpha": 3.0}, "beta = alpha"),
+        ({"composite": 3}, "Give one of"),
+        ({"start": "zero"}, "start"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ParameterError, match=says):
+        whence.explain(nn.Linear(2, 2), torch.ones(1, 2), method="lrp", target=0, **options)
+
+
+def test_rules_by_name_are_for_methods_that_have_some() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    named = whence.explain(model, x, method="lrp", target=0, rules="epsilon")
+    assert torch.equal(named.values, whence.explain(model, x, method="lrp", target=0, composite="epsilon").values)
+    with pytest.raises(ParameterError, match="composite"):
+        whence.explain(model, x, method="gradient", target=0, rules="epsilon")
+
+
+def test_the_logit_as_start() -> None:
+    model, x = made(Residual), noise(2, 3, 8, 8)
+    one, logit = (whence.explain(model, x, method="lrp", target=1, start=start) for start in ("one", "logit"))
+    close(logit.values, one.values * one.output_value.view(-1, 1, 1, 1), 1e-6)
+    assert [line["start"] for line in lines(logit)] == logit.output_value.tolist()
+
+
+def test_ops_without_a_rule_take_eq_1_or_refuse() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([torch.logsumexp(x, 1), x.sum(1)], 1)
+
+    a = whence.explain(Odd(), torch.rand(2, 3).double() + 1, method="lrp", target=0)
+    assert [item["op"] for item in a.receipt["unruled"]] == ["logsumexp"]
+    for line in lines(a):
+        assert abs(line["start"] - line["end"] - line["lost"]["unruled"]) < 1e-9
+    with pytest.raises(NoRule, match="eq. 1"):
+        whence.explain(Odd(), torch.rand(2, 3), method="lrp", target=0, unruled="error")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_relevance_that_goes_where_no_rule_is_gets_a_warning() -> None:
+    inner = torch.jit.trace(lambda x: (x * 3).tanh(), torch.ones(2))
+    model = made(lambda: nn.Linear(4, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        whence.explain(lambda x: model(inner(x)), noise(2, 4), method="lrp", target=0)
+    assert any("cannot be accounted for" in str(w.message) for w in told)
+    assert any("could not see" in str(w.message) for w in told)
+
+
+def test_a_model_that_mixes_rows_is_explained_row_by_row() -> None:
+    model = made(lambda: nn.Linear(4, 2))
+
+    def mixing(x: Tensor) -> Tensor:
+        h = model(x).flatten()[torch.arange(2 * len(x)).flip(0)].flip(0)
+        return h.view(-1, 2) + model(x).relu()
+
+    x = noise(3, 4)
+    a = whence.explain(mixing, x, method="lrp", target=0)
+    for row in range(3):
+        close(a.values[row], whence.explain(mixing, x[row : row + 1], method="lrp", target=0).values[0], 1e-12)
+
+
+# ---- receipts ----
+
+
+def test_the_trace_shows_relevance(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = made(Residual), noise(2, 3, 8, 8)
+    found = whence.trace(model, x, method="lrp", target=1)
+    out = capsys.readouterr().out
+    assert "relevance" in out
+    assert "row 1: 1 at the score" in out
+    convolutions = [step for step in found if step.family == "convolution"]
+    assert len(convolutions) == 3
+    assert all(len(step.carried) == 1 for step in convolutions)
+    assert abs(sum(found.steps[-1].carried) - 2) < 1e-9  # both rows
+    assert "relevance" not in str(whence.trace(model, x, method="gradient", target=1, show=False))
+
+
+def test_the_plot_of_a_receipt(tmp_path: Any) -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    model, x = made(Residual), noise(2, 3, 8, 8)
+    ax = whence.trace(model, x, method="lrp", composite="epsilon", target=1, show=False).plot(row=1)
+    names = [text.get_text() for text in ax.get_xticklabels()]
+    assert (names[0], names[-1]) == ("score", "input")
+    assert {"carried", "lost: bias"} <= set(ax.get_legend_handles_labels()[1])
+    ax.figure.savefig(tmp_path / "receipt.png")
+    plt.close(ax.figure)
+    with pytest.raises(WhenceError, match="no relevance to draw"):
+        whence.trace(model, x, method="gradient", target=1, show=False).plot()
+
+
+def test_a_receipt_survives_saving(tmp_path: Any) -> None:
+    a = whence.explain(made(Residual), noise(2, 3, 8, 8), method="lrp", target=1)
+    a.save(tmp_path / "a.safetensors")
+    assert whence.Attribution.load(tmp_path / "a.safetensors").receipt == a.receipt
+
+
+def test_attention_is_needed_where_it_is_read() -> None:
+    for options in ({"method": "transformer_attribution"}, {"method": "partial_lrp"},
+                    {"method": "lrp", "keep": "attention_relevance"}):  # fmt: skip
+        with pytest.raises(NoAttention):
+            whence.explain(made(Residual), noise(2, 3, 8, 8), target=1, **options)
