@@ -169,6 +169,8 @@ def test_the_callers_modes_do_not_matter(method: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["mlp_module", "residual_cnn", "bert_sdpa"])
 def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) -> None:
     model, inputs = attentive(method, name).make()
+    model = model.to(dtype).double()  # the same model: with its weights unrounded, LRP gives other answers
+    inputs = inputs.to(dtype).double() if isinstance(inputs, Tensor) else inputs
     exact = explain(model, inputs, method)
     model = model.to(dtype)
     half = inputs.to(dtype) if isinstance(inputs, Tensor) else inputs
@@ -180,6 +182,8 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
         rounding = torch.finfo(dtype).eps * float(exact.output_value.abs().max())
         assert float((flat - true).abs().max()) <= 2 * rounding
         return
+    if float((flat - true).abs().max()) <= 2 * torch.finfo(dtype).eps * float(true.abs().max()):
+        return  # as near as this dtype can tell
     assert float(torch.corrcoef(torch.stack([flat, true]))[0, 1]) > 0.95
 
 

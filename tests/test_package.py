@@ -51,11 +51,16 @@ ALLOWED = {  # who may import what of whence at run time
     "lines": {"engine", "errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
     "adapters": {"errors", "subject"},
-    "keep": {"errors", "engine", "subject", "passes"},
+    "composites": {"engine", "errors"},
+    "conservation": {"engine", "errors", "passes", "subject"},
+    "relevances": {"composites", "conservation", "engine", "errors", "maps", "passes", "subject"},
+    "keep": {"errors", "engine", "subject", "passes", "relevances"},
     "units": {"errors", "subject"},
     "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
     "methods": set("baselines engine errors methods noise progress registry subject".split())
-    | set("adaptive coalitions crossing flow grids lines maps quadrature units windows".split()),
+    | set(
+        "adaptive coalitions conservation crossing flow grids lines maps quadrature relevances units windows".split()
+    ),
 }
 
 

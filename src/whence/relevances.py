@@ -98,6 +98,7 @@ class Relevance(Reading):
             done = relevance_pass(self.subject, self._composite, {}, **plan)
             try:
                 self._pull(done)
+                self._edges.clear()  # which hold the graph, and the graph's hooks hold us
                 break
             except (RuntimeError, Overwritten) as error:
                 if copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
@@ -105,17 +106,37 @@ class Relevance(Reading):
         self.maps = [m for m in self.maps if m.found]
 
     def _pull(self, done: Pass) -> None:
-        last = {(m.query, m.key): m for m in self.maps}
-        ends = [self._edges[id(m)] for m in last.values() if id(m) in self._edges]
-        if not ends:  # no attention, or none that the score depends on
+        """The gradient comes first: it tells where the score reads, at least."""
+        if not self._edges:
             return
-        leaves = list(done.leaves.values())
-        self._phase, self.ledger.on = "gradient", False  # where the score reads, at least
-        done.columns(leaves if self._wants_gradient else ends, {"*": derivative}, again=True)
+        ends = list(done.leaves.values())
+        self._phase, self.ledger.on = "gradient", False
+        if self._wants_gradient and not self._last:
+            done.columns(ends, {"*": derivative}, again=True)
+        else:
+            reached = self._reached(done)
+            ends = reached if self._last else ends
         self._phase, self.ledger.on = "relevance", True
-        found = done.columns(ends if self._last else leaves)
+        found = done.columns(ends) if ends else []
         if not self._quiet:
             account(self.subject, self.ledger, done, done.gathered(found))
+
+    def _reached(self, done: Pass) -> list[Any]:
+        """The last maps of each kind that do something for the score."""
+        maps = [m for m in self.maps if id(m) in self._edges]
+        while maps:
+            last = list({(m.query, m.key): m for m in maps}.values())
+            edges = [self._edges[id(m)] for m in last]
+            self.rows_of_last.clear()
+            self._gradients.clear()
+            for _, norms in self.left.values():
+                norms.clear()
+            columns = done.columns(edges, {"*": derivative}, again=True)
+            aside = [m for i, m in enumerate(last) if all(column[i] is None for column in columns)]
+            if not aside:
+                return edges
+            maps = [m for m in maps if m not in aside]
+        return []
 
     def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
         if self._phase == "gradient":

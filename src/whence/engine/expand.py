@@ -395,7 +395,8 @@ def _labels(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
 
 def _two_live_factors(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     """More than a constant matrix and a bias."""
-    return not isinstance(args[0], list) and (len(live) > 1 or any(args[0] is t for t in live))
+    first = args[0] if args else kwargs.get("input")
+    return len(live) > 1 or any(first is t for t in live)
 
 
 # which calls of an op have the form that is written out

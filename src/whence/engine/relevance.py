@@ -64,6 +64,11 @@ def _pairs(call: Call, given: Sequence[Tensor | None]) -> list[Tensor | None]:
     return [None if g is None else _times(x, g) for x, g in zip(call.x, given, strict=True)]
 
 
+def wide(t: Tensor) -> Tensor:
+    """Halves are too short for what divides and sums."""
+    return t.float() if t.is_floating_point() and torch.finfo(t.dtype).bits < 32 else t
+
+
 def _times(a: Tensor, b: Tensor) -> Tensor:
     if not a.is_complex():
         return a * b
@@ -72,7 +77,7 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 
 def _over(divide: Divide, a: Tensor, b: Tensor) -> Tensor:
     if not b.is_complex():
-        return divide(a, b)
+        return divide(wide(a), wide(b)).to(b.dtype)
     parts = [torch.view_as_real(t.resolve_conj()).contiguous() for t in (a.to(b.dtype), b)]
     return torch.view_as_complex(divide(*parts))
 
@@ -246,7 +251,7 @@ class _Sum(_Named):
 
     def _back(self, note: Note, terms: Sequence[_Term], shapes: Any, shares: bool, r: Tensor) -> Gradients:
         values = [t.value for t in terms]
-        y = sum(values[1:], values[0])
+        y, r = sum(values[1:], values[0]), wide(r)
         came = r
         if self.authors and note.uses[0] > 1:
             r = self.divide(r, y) * y
@@ -305,7 +310,11 @@ def _terms(call: Call) -> list[_Term]:
     terms = []
     for value, sign in zip(given, signs, strict=True):
         place = next((i for i, x in enumerate(call.inputs) if x is value), None)
-        tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=y.dtype, device=y.device)
+        tensor = (
+            wide(value.detach())
+            if isinstance(value, Tensor)
+            else torch.as_tensor(value, dtype=y.dtype, device=y.device)
+        )
         loose = any(value is t for t in call.loose)
         bias = place is None and isinstance(value, Tensor) and not loose and value.dim() == 1
         terms.append(_Term(tensor if sign == 1 else sign * tensor, place, bias))

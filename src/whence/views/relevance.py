@@ -22,7 +22,7 @@ def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0) -> Any:
     line = receipt["relevance"][row]
     line = line[0] if isinstance(line, list) else line
     ends = [{"module": "score", "carried": line["start"], "lost": {}}]
-    stages = [*ends, *cuts(line)[1:], {"module": "input", "carried": line["end"], "lost": line["lost"]}]
+    stages = [*ends, *cuts(line), {"module": "input", "carried": line["end"], "lost": line["lost"]}]
     if ax is None:
         _, ax = plt.subplots(figsize=(max(4.0, 0.5 * len(stages) + 2), 3.4), layout="constrained")
     places = range(len(stages))

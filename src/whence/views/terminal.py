@@ -75,13 +75,13 @@ def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
 
 
 def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The boundaries past which nothing goes, from the score to the input; of those that carry the same, one."""
-    kept: list[Mapping[str, Any]] = []
-    for layer in reversed(line["layers"]):
-        whole = abs(layer["beside"]) <= 1e-6 * max(abs(line["start"]), abs(layer["carried"]))
-        if whole and (not kept or layer["carried"] != kept[-1]["carried"]):
-            kept.append(layer)
-    return kept
+    """The boundaries past which nothing goes, from the score to the input: members of module lists, if some are."""
+    whole = [
+        layer for layer in reversed(line["layers"])
+        if layer["module"] and abs(layer["beside"]) <= 1e-6 * max(abs(line["start"]), abs(layer["carried"]))
+    ]  # fmt: skip
+    members = [layer for layer in whole if layer["module"].rpartition(".")[2].isdigit()]
+    return members if len(members) > 1 else whole
 
 
 def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
