@@ -117,6 +117,40 @@ def test_what_went_to_biases_and_to_epsilon() -> None:
     assert lines(a)[0]["lost"] == {"bias": 0.25, "epsilon": 0.25}
 
 
+@pytest.mark.parametrize("method", ["lrp", "attnlrp"])
+def test_values_that_the_model_overwrites(method: str) -> None:
+    first, last = made(lambda: nn.Linear(4, 6)), made(lambda: nn.Linear(6, 2), 4)
+
+    def careful(x: Tensor) -> Tensor:
+        h = first(x)
+        return last((h + h.tanh().roll(1, 1)) + h.relu())
+
+    def careless(x: Tensor) -> Tensor:
+        h = first(x)
+        y = h + h.tanh().roll(1, 1)
+        return last(y + h.relu_())
+
+    x = noise(2, 4)
+    close(*(whence.explain(f, x, method=method, target=0).values for f in (careless, careful)), 1e-12)
+
+
+def test_activations_in_place_cost_no_second_pass() -> None:
+    def net(inplace: bool) -> nn.Module:
+        layers = [nn.Conv2d(3, 4, 3), nn.ReLU(inplace), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace)]
+        return made(lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3)))
+
+    x = noise(2, 3, 8, 8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        a = net(inplace=True)
+        b = net(inplace=False)
+        b.load_state_dict(a.state_dict())
+    for rules in RULES:
+        mine, theirs = (whence.explain(m, x, method="lrp", composite=rules, target=0) for m in (a, b))
+        assert mine.receipt["forward_passes"] == 1
+        assert torch.equal(mine.values, theirs.values)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp"])
 def test_recurrent_nets(kind: Any, method: str) -> None:

@@ -41,7 +41,9 @@ class Call:
     kwargs: Any
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
+    kept: tuple[Tensor, ...] = ()  # the outputs' values, where the model overwrites them later
     versions: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()  # the outputs' versions
     loose: tuple[Tensor, ...] = ()  # constants among the arguments that are no parameters
     form: Any = None  # of the result
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
@@ -61,13 +63,31 @@ class Call:
 
     def check(self) -> None:
         """Inputs and constants must be what they were."""
-        if self.versions and tuple(map(version_of, (*self.inputs, *self.loose))) != self.versions:
-            raise Overwritten(f"The input of {self} was overwritten in place after the call.")
+        self.guard()()
+
+    def guard(self) -> Callable[[], None]:
+        """The same check for a rule that keeps the inputs and not the call."""
+        title, held, versions = str(self), (*self.inputs, *self.loose), self.versions
+
+        def check() -> None:
+            if versions and tuple(map(version_of, held)) != versions:
+                raise Overwritten(f"The input of {title} was overwritten in place after the call.")
+
+        return check
 
     @property
     def y(self) -> Tensor:
         """The (first) output, detached."""
-        return self.outputs[0].detach()
+        return self.ys[0]
+
+    @property
+    def ys(self) -> tuple[Tensor, ...]:
+        """All outputs, detached."""
+        if self.kept:
+            return self.kept
+        if self.made and tuple(map(version_of, self.outputs)) != self.made:
+            raise Overwritten(f"The output of {self} was overwritten in place after the call.")
+        return tuple(y.detach() for y in self.outputs)
 
     @property
     def reference_x(self) -> tuple[Tensor, ...]:
@@ -218,7 +238,8 @@ class _Ruled(torch.autograd.Function):
         outputs: list[Tensor] = []
         call.form = flatten(result, outputs)
         call.inputs, call.outputs = inputs, tuple(outputs)
-        call.versions = tuple(map(version_of, (*inputs, *call.loose)))
+        call.kept = tuple(y.detach().clone() for y in outputs) if call.copies else ()
+        call.versions, call.made = tuple(map(version_of, (*inputs, *call.loose))), tuple(map(version_of, outputs))
         ctx.stream, ctx.call = stream, call
         given = tuple(y.detach() for y in outputs)
         fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]

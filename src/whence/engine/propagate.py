@@ -23,7 +23,7 @@ from whence.engine import origins, rows, streams, tokens
 from whence.engine.against import Against, reveal
 from whence.engine.attention import odd_attention, operands
 from whence.engine.audit import Marks
-from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped
+from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped, version_of
 from whence.engine.capture import Captures
 from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.ledger import Ledger
@@ -461,8 +461,14 @@ class Flow(TorchFunctionMode):
     def _by_rule(self, call: Call, target: Tensor | None, live: list[Tensor], rule: Rule | None) -> Any:
         """x.relu_() is x.copy_(rule(x.clone())): autograd then keeps views and their bases right."""
         if target is None:
-            return run_with_rule(self._stream, call, live, rule)
+            result = run_with_rule(self._stream, call, live, rule)
+            if isinstance(result, Tensor):
+                setattr(result, _MAKER, call)
+            return result
         copy = target.clone()
+        maker: Call | None = getattr(target, _MAKER, None)
+        if maker is not None and not maker.kept and tuple(map(version_of, maker.outputs)) == maker.made:
+            maker.kept = (copy.detach(),)  # it may ask for its output when that has been overwritten
         call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
         call.function = out_of_place(call.function)
         target.copy_(run_with_rule(self._stream, call, [copy if t is target else t for t in live], rule))
@@ -493,4 +499,5 @@ def _lose(log: Log, refused: NoRule | None, family: str, path: str, amount: floa
     log.lost.setdefault((family, path), []).append(amount)
 
 
+_MAKER = "_whence_maker"  # on a ruled op's output: its call
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

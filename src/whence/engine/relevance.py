@@ -149,8 +149,8 @@ class _Generic(_Named):
     def __call__(self, call: Call, m: Any) -> Gradients:
         signals = [m] if isinstance(m, Tensor) else list(m)
         signals = [
-            _over(self.divide, r, y.detach()) if y.is_floating_point() or y.is_complex() else r
-            for r, y in zip(signals, call.outputs, strict=True)
+            _over(self.divide, r, y) if y.is_floating_point() or y.is_complex() else r
+            for r, y in zip(signals, call.ys, strict=True)
         ]
         found = _pairs(call, call.vjp(signals if len(signals) > 1 else signals[0]))
         call.note.lose_rest("unruled", _first(m), found)
@@ -232,6 +232,7 @@ class _Sum(_Named):
         self.divide, self.shares, self.authors = composite.divide, composite.shares, composite.authors
 
     def __call__(self, call: Call) -> Back:
+        call.check()
         terms = _terms(call)
         shapes = [x.shape for x in call.inputs]
         live = [t for t in terms if t.place is not None]
@@ -242,7 +243,13 @@ class _Sum(_Named):
         if weights is not None:  # no branches: what one of them is made of, the other one is too
             return lambda r: _placed(shapes, [(i, r * w) for i, w in zip(places, weights, strict=True) if w])
         note, shares = call.note, self.shares and len({id(call.origins[i].image) for i in places}) == len(live)
-        return lambda r: self._back(note, terms, shapes, shares, r)
+        unchanged = call.guard()
+
+        def back(r: Tensor) -> Gradients:
+            unchanged()
+            return self._back(note, terms, shapes, shares, r)
+
+        return back
 
     def _counts(self, terms: Sequence[_Term], live: _Term) -> bool:
         """Whether the constant takes part: a tensor does, and a bias if the composite says so."""
