@@ -319,7 +319,7 @@ REFERENCE_RULES: dict[str, Rule] = {
     "abs": Ahead(magnitude, secant=True),
     **dict.fromkeys(("multiply", "divide"), _PRODUCT),
     **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var", "mse_loss"), _MIDPOINT),
-    "prod": several,
+    **dict.fromkeys(("prod", "cumprod"), several),
     **dict.fromkeys(("vector_norm", "std", "dist", "cdist", "hypot"), _ROOT),
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _NORM),
     "softmax": Ahead(softmax),
@@ -330,5 +330,5 @@ REFERENCE_RULES: dict[str, Rule] = {
     "max": cross,
 }
 _AS_ONE = {"scaled_dot_product_attention", "layer_norm", "rms_norm", "group_norm", "instance_norm"}
-_AS_ONE |= set("addmm addmv addbmm baddbmm addcmul addcdiv lerp".split())
+_AS_ONE |= set("addmm addmv addbmm baddbmm addcmul addcdiv lerp bilinear".split())
 REFERENCE_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}

@@ -204,6 +204,13 @@ def addmm(input: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **
     return product + (input if beta == 1 else input * beta)
 
 
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x₁ᵀ W x₂ + b: a linear map of one, then a product with the other."""
+    mixed = torch.einsum("...i,oij->...oj", input1, weight)
+    found = torch.einsum("...oj,...j->...o", mixed, input2)
+    return found if bias is None else found + bias
+
+
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
 
@@ -369,6 +376,7 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
     "addbmm": addbmm,
     "addcmul": addcmul,
+    "bilinear": bilinear,
     "addcdiv": addcdiv,
     "lerp": lerp,
 }

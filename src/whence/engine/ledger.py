@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.engine.capture import Site
 from whence.engine.log import Step
-from whence.engine.origins import WEIGHTED
+from whence.engine.origins import WEIGHTED, Life, origin_of
 from whence.engine.rows import Place, place_of
 
 
@@ -37,6 +37,7 @@ class Boundary:
     path: str
     call: int
     number: int  # of the last op before it
+    life: Life
     carried: list[Tensor] = field(default_factory=list)
 
 
@@ -50,14 +51,14 @@ class Ledger:
     def begin(self) -> None:
         self.entries: list[Entry] = []
         self.boundaries: list[Boundary] = []
-        self.ops = 0
+        self.lives: list[Life] = []  # of all live tensors
+        self.ops = 0  # live ops, views included
         self.deepest = 0  # how many ops with weights came before the last one
         self.target = 0  # the one that is propagated now
         self.on = True
 
     def op(self, family: str, path: str, places: tuple[Place | None, ...], depth: int) -> Note:
         """The next op of the pass; `depth` ops with weights came before it."""
-        self.ops += 1
         self.deepest = max(self.deepest, depth if family in WEIGHTED else 0)
         return Note(self, Entry(self.ops, family, path), depth, places)
 
@@ -82,7 +83,7 @@ class Ledger:
         place = place_of(tensor)
         if place is None and self.rows > 1:
             return  # nobody knows where its rows are
-        there = Boundary(site.path, site.call, self.ops)
+        there = Boundary(site.path, site.call, self.ops, origin_of(tensor).life)
         self.boundaries.append(there)
         kept = tensor.detach() if self.multiplies else None
 
@@ -94,6 +95,12 @@ class Ledger:
 
     def fused(self, site: Site, streams: Any, depth: int) -> None:
         """A fused attention has no boundary inside."""
+
+    def is_cut(self, there: Boundary) -> bool:
+        """Whether everything that was made before this boundary and is taken after it goes through it."""
+        return not any(
+            life.born <= there.number < life.last for life in self.lives if life is not there.life
+        )  # fmt: skip
 
     def sums(self, r: Tensor, place: Place | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""
@@ -113,7 +120,7 @@ class Note:
     depth: int
     places: tuple[Place | None, ...]  # of the rows in the live inputs
     place: Place | None = None  # and in the output
-    uses: Any = (1,)  # by how many ops the output is taken
+    life: Any = None  # of the output
 
     @property
     def title(self) -> str:

@@ -40,7 +40,9 @@ class Log:
         self.lost: dict[tuple[str, str], list[float]] = {}  # what local path integrals missed, in units of the score
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
-    def note(self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor]) -> Step | None:
+    def note(
+        self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor], title: str | None = None
+    ) -> Step | None:
         """Take down one live op; comparisons and arg-maxima, whose results are constants, are none.
 
         What comes back is its step in a trace.
@@ -54,7 +56,7 @@ class Log:
             self.used.update(keys(family, name))
         if self.quiet:
             return None
-        title = "autograd" if rule is None else rule_name(rule)
+        title = title or ("autograd" if rule is None else rule_name(rule))
         self.ops[family, path, title] += 1
         if self.steps is None:
             return None

@@ -80,7 +80,8 @@ FAMILIES: dict[str, dict[str, str]] = {
         "bilinear": "bilinear",
         "glu": "glu",
         "lerp": "lerp",
-        "prod": "prod cumprod",
+        "prod": "prod",
+        "cumprod": "cumprod",
     },
     "softmax": {"softmax": "softmax _softmax", "log_softmax": "log_softmax _log_softmax", "softmin": "softmin"},
     "norm": {

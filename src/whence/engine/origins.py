@@ -7,7 +7,7 @@
 - `fresh`: an explained value, as it is or normalised by constants: the next op with weights is the input layer.
 - `attends`: attention probabilities, or a copy of them.
 - `depth`: how many ops with weights were passed.
-- `uses`: by how many ops it is taken; a plain view counts as the tensor itself.
+- `life`: when it was made and last taken, and by how many ops; a plain view counts as the tensor itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ _CONSTANT = frozenset("sum average_pool dropout cumsum interpolate fourier scale
 _JOINED = frozenset("add multiply divide where".split())
 
 
+@dataclass(slots=True, eq=False)
+class Life:
+    born: int
+    last: int
+    uses: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     image: Any = field(default_factory=object)
@@ -38,7 +45,7 @@ class Origin:
     fresh: bool = False
     attends: bool = False
     depth: int = 0
-    uses: list[int] = field(default_factory=lambda: [0])
+    life: Life = field(default_factory=lambda: Life(0, 0))
 
 
 def begin(tensor: Tensor) -> None:
@@ -56,14 +63,18 @@ def origin_of(tensor: Tensor) -> Origin:
 
 def follow(
     family: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], live: Sequence[Tensor],
-    loose: Sequence[Tensor], outputs: Sequence[Tensor],
-) -> None:  # fmt: skip
-    """Say what an op's outputs are made of; tensors that are neither live nor loose are parameters."""
+    loose: Sequence[Tensor], outputs: Sequence[Tensor], now: int,
+) -> list[Life]:  # fmt: skip
+    """Say what an op's outputs are made of; tensors that are neither live nor loose are parameters.
+
+    `now` is the number of the op; what comes back are the lives that begin here.
+    """
     constants = [t for t in tensors_in((tuple(args), dict(kwargs))) if not any(t is other for other in live)]
     weighed = any(not any(t is other for other in loose) for t in constants)
     known = [origin_of(t) for t in live]
-    for origin in known if family != "view" else ():
-        origin.uses[0] += 1
+    for life in {id(o.life): o.life for o in known}.values() if family != "view" else ():
+        life.uses, life.last = life.uses + 1, now
+    begun = []
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
     one_image = all(o.image is first.image for o in known)
@@ -73,7 +84,8 @@ def follow(
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
     copies = group == "view" or family == "scale"
     for output in outputs:
-        new = Origin(image, depth=depth, uses=first.uses if family == "view" else [0])
+        new = Origin(image, depth=depth, life=first.life if family == "view" else Life(now, now))
+        begun.append(new.life)
         same_shape = all(t.shape == output.shape for t in live)
         if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
             straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
@@ -86,6 +98,7 @@ def follow(
             attends=family == "softmax" or ((copies or family == "dropout") and all(o.attends for o in known)),
         )
         setattr(output, _ORIGIN, new)
+    return [] if family == "view" else begun
 
 
 def _is_pointwise(family: str, name: str, substance: bool) -> bool:

@@ -163,6 +163,8 @@ class Flow(TorchFunctionMode):
             rows.begin(handed, self.rows)
         if self._origins:
             origins.begin(handed)
+        if self.ledger is not None:
+            self.ledger.lives.append(origins.origin_of(handed).life)
         return leaf, handed
 
     def cut_here(self, path: str, tensor: Tensor) -> Tensor:
@@ -362,6 +364,8 @@ class Flow(TorchFunctionMode):
         loose: list[Tensor],
     ) -> Any:  # fmt: skip
         family = family_of(spelled.name, args, kwargs, live)
+        if self.ledger is not None:
+            self.ledger.ops += 1
         weights = None if self._visiting else self.captures.weights(family, live)
         if weights is not None:
             args, kwargs, live = self._visited(weights, args, kwargs, live)
@@ -394,7 +398,9 @@ class Flow(TorchFunctionMode):
         for tensor in outputs:
             self.mark(tensor)
         applied = rule if ruled or rule is derivative else None
-        step = self.log.note(spelled.name, family, self._here(), applied, outputs)
+        named = getattr(applied, "named", None)  # a rule that depends on the call
+        title = named(call) if named is not None and call is not None else None
+        step = self.log.note(spelled.name, family, self._here(), applied, outputs, title)
         if step is not None and self.ledger is not None:
             self.ledger.trace(step, outputs, call.note if call is not None else None)
         if getattr(rule, "generic", self.strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
@@ -403,13 +409,16 @@ class Flow(TorchFunctionMode):
         if self.captures.tokens:
             tokens.follow(family, func, args, kwargs, live, list(tensors_in(result)))
         if self._origins:
-            origins.follow(family, spelled.name, args, kwargs, live, loose, outputs)
+            now = 0 if self.ledger is None else self.ledger.ops
+            lives = origins.follow(family, spelled.name, args, kwargs, live, loose, outputs, now)
+            if self.ledger is not None:
+                self.ledger.lives += lives
         if self.rows is not None:
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
         if call is not None and call.note is not None:
-            call.note.place, call.note.uses = call.place, origins.origin_of(outputs[0]).uses
+            call.note.place, call.note.life = call.place, origins.origin_of(outputs[0]).life
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:

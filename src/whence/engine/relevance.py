@@ -33,6 +33,7 @@ class Composite:
     weigh: Callable[[Call], Weighted]
     divide: Divide
     shares: bool = True  # a sum's branches are rescaled to their shares of each row's relevance
+    late: bool = False  # some choices count from the end
     authors: bool = False  # no bias takes part, and copies of a sum are divided as the sum itself is
 
 
@@ -50,7 +51,7 @@ def relevance_rules(composite: Composite) -> dict[str, Rule]:
         **dict.fromkeys(("multiply", "divide", "matmul", "einsum", "bilinear", "prod"), product),
         "max": winner,
         **dict.fromkeys(("concatenate", "where", "write"), Ahead(_Joined(), when=lambda call: True)),
-        "pad": Ahead(_Joined()),
+        **dict.fromkeys(("pad", "unfold", "im2col"), Ahead(_Joined())),
     }
 
 
@@ -174,8 +175,9 @@ class _Homogeneous(_Generic):
 
 def _write_off(note: Note, divide: Divide, r: Tensor, s: Tensor, y: Tensor) -> None:
     """What dividing by y lost: all of it where y is 0, and what keeps the quotient small."""
-    if not y.is_complex():
-        note.lose("epsilon", divide.lost(r, s, y))
+    if y.is_complex():
+        r, s, y = (torch.view_as_real(t.to(y.dtype).resolve_conj()) for t in (r, s, y))
+    note.lose("epsilon", divide.lost(r, s, y))
 
 
 # ---- weights ----
@@ -187,6 +189,10 @@ class _WithWeights(_Named):
     def __init__(self, composite: Composite) -> None:
         self.composite, self.title = composite, composite.name
 
+    def named(self, call: Call) -> str:
+        """For traces: the rule that this op gets, where the forward pass can tell."""
+        return self.title if self.composite.late else self.composite.weigh(call).name
+
     def __call__(self, call: Call, r: Tensor) -> Gradients:
         rule = self.composite.weigh(call)
         if call.name == "linear" and len(call.inputs) == 1 and call.args[0] is call.inputs[0] and len(call.args) > 1:
@@ -195,6 +201,7 @@ class _WithWeights(_Named):
             maps = weighted.maps_of(call)
             if maps is None:
                 return self._without(call, r)
+            maps.rows_last = call.note.place is not None and call.note.place.axis == call.y.dim() - 1
             found, lost = rule(maps, r, self.composite.divide)
         for kind, amount in lost.items():
             call.note.lose(kind, amount)
@@ -260,7 +267,7 @@ class _Sum(_Named):
         values = [t.value for t in terms]
         y, r = sum(values[1:], values[0]), wide(r)
         came = r
-        if self.authors and note.uses[0] > 1:
+        if self.authors and note.life.uses > 1:
             r = self.divide(r, y) * y
         s = self.divide(r, y)
         parts = [
@@ -375,8 +382,15 @@ class _Product(_Named):
         s = _over(self.divide, r, call.y)
         _write_off(call.note, self.divide, r, s, call.y)
         call.note.halve(r)
-        count = 2 if call.family != "prod" else max(1, call.inputs[0].numel() // max(1, call.y.numel()))
-        return _pairs(call, call.vjp(s / count))
+        return _pairs(call, call.vjp(s / factors(call)))
+
+
+def factors(call: Call) -> int:
+    """How many live factors a product has: a square has two."""
+    if call.family == "prod":
+        return max(1, call.inputs[0].numel() // max(1, call.y.numel()))
+    given = [t for a in (*call.args, *call.kwargs.values()) for t in (a if isinstance(a, list | tuple) else [a])]
+    return max(1, sum(any(t is x for x in call.inputs) for t in given))
 
 
 def leaders(call: Call) -> tuple[float, ...] | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
 from whence.engine.origins import Origin
-from whence.engine.relevance import leaders
+from whence.engine.relevance import factors, leaders
 
 _AS_ONE = frozenset("scaled_dot_product_attention layer_norm rms_norm sort msort topk kthvalue median".split())
 UNIFORM_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}
@@ -80,8 +80,7 @@ def uniform_product(call: Call, m: Tensor) -> Gradients:
     """An equal part for each factor; a normalisation's reciprocal and a function of the other factor get none."""
     weights = leaders(call)
     if weights is None:
-        count = 2 if call.family != "prod" else max(1, call.inputs[0].numel() // max(1, call.y.numel()))
-        weights = (1 / count,) * len(call.inputs)
+        weights = (1 / factors(call),) * len(call.inputs)
     return _weighed(call, m, weights)
 
 
