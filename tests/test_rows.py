@@ -43,7 +43,13 @@ def per_row(model: Any, inputs: Any, target: Any = 0) -> tuple[float, int]:
 
     def rule(call: Any, m: Any) -> Any:
         signal = m if isinstance(m, Tensor) else m[0]
-        found.append((call.family, call.place, None if call.place is None else call.place.sums(signal * call.y)))
+        found.append(
+            (
+                call.family,
+                call.place,
+                None if call.place is None else call.place.sums(signal * call.outputs[0].detach()),
+            )
+        )
         return call.vjp(m)
 
     done = run(model, inputs, {"*": rule}, target, expand=EVERY, rows=True)

@@ -159,7 +159,13 @@ def _subject(
 
 def _named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """LRP's rules by name are its composite."""
-    return (None, {"composite": rules, **params}) if isinstance(rules, str) else (rules, params)
+    if not isinstance(rules, str):
+        return rules, params
+    if "composite" in params:
+        raise ParameterError(
+            f"rules={rules!r} and composite={params['composite']!r} say the same.\n  Give one of them."
+        )
+    return None, {"composite": rules, **params}
 
 
 # ---- checks ----

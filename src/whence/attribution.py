@@ -80,7 +80,8 @@ class Attribution:
             for name, found in self.kept.items()
         }
         picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
-        return replace(self, **picked, kept=kept)
+        told = {name: pick(self.receipt[name]) for name in self.receipt.get("per_row", ())}
+        return replace(self, **picked, kept=kept, receipt={**self.receipt, **told})
 
     def _trimmed(self) -> Attribution:
         if self.real is None:

@@ -29,9 +29,15 @@ class Comparison(Mapping[str, Attribution]):
         return len(self.found)
 
     def agreement(self) -> Tensor:
-        """Rank correlation of each pair of methods, over the units of a row, averaged over rows."""
+        """Rank correlation of each pair of methods, over the units of a row, averaged over rows.
+
+        It is NaN for methods with other units than each other's, such as pixels and patches.
+        """
         ranks = [_ranks(a) for a in self.found.values()]  # each (rows, units)
-        return torch.stack([torch.stack([(a * b).sum(1).mean() for b in ranks]) for a in ranks])
+        none = torch.tensor(float("nan"), dtype=torch.float64)
+        return torch.stack(
+            [torch.stack([(a * b).sum(1).mean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
+        )
 
     def show(self) -> None:
         """Print the comparison."""
@@ -115,11 +121,14 @@ class Trace:
             row += [f"{sum(step.carried):+.4f}" if step.carried else "", _lost(step)]
         return table([*heads, "relevance", "lost"], rows) + "\n\n" + relevance(self.receipt)
 
-    def plot(self, ax: Any = None, row: int = 0) -> Any:
-        """Relevance from the score to the input: what each layer carried, and what had been lost by then."""
+    def plot(self, ax: Any = None, row: int = 0, target: int = 0) -> Any:
+        """Relevance from the score to the input: what each layer carried, and what had been lost by then.
+
+        `target` is a number among several targets.
+        """
         from whence.views.relevance import draw
 
-        return draw(self.receipt, ax, row)
+        return draw(self.receipt, ax, row, target)
 
     def __repr__(self) -> str:
         return f"Trace({self.method}, {len(self.steps)} ops)"

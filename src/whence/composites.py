@@ -10,7 +10,7 @@ from typing import Any
 
 from whence.engine.call import Call
 from whence.engine.relevance import Composite
-from whence.engine.weighted import NUDGED, RULES, Divide, Weighted
+from whence.engine.weighted import NUDGED, RULES, Divide, Weighted, at_least_zero
 from whence.errors import ParameterError, did_you_mean
 
 Table = Mapping[str, Any]
@@ -26,7 +26,7 @@ COMPOSITES: dict[str, Table] = {
     "epsilon_gamma_box": {"linear": "epsilon", "convolution": "gamma", "first": ("z_box", {"only": "convolution"})},
 }
 _AUTHORS = ("chefer", "orig")
-_DEPTH = re.compile(r"depth:(-?\d+)(?:-(\d+))?$")
+_DEPTH = re.compile(r"depth:(-?\d+)(?:-(-?\d+))?$")
 Entry = tuple[Callable[[Call], bool], Weighted]
 
 
@@ -37,23 +37,28 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
             f"composite={given!r} is not known. {did_you_mean(str(given), COMPOSITES)}\n"
             f"  Give one of {', '.join(COMPOSITES)}, or a table."
         )
-    table = dict(given if isinstance(given, Mapping) else COMPOSITES[given])
+    at_least_zero("stabilizer", stabilizer)
+    table: dict[str, Any] = dict(given if isinstance(given, Mapping) else COMPOSITES[given])
+    if not all(isinstance(key, str) for key in table):
+        raise _unknown(next(key for key in table if not isinstance(key, str)))
     add = table.pop("add", "proportional" if given == "orig" else "share")
     if add not in ("share", "proportional"):
         raise ParameterError(f'composite={{"add": {add!r}}} is not allowed.\n  Give "share" or "proportional".')
-    entries = [_entry(key, value, options) for key, value in sorted(table.items(), key=lambda item: _order(item[0]))]
-    families = {family: _rule(RULES_OF_OTHERS, options) for family in ("linear", "convolution")}
-    fallback = [(_by_family(family), rule) for family, rule in families.items()]
+    keys = sorted(table, key=_order)
+    entries = [(key, *_entry(key, table[key], options)) for key in keys]
+    unmet = {key for key in keys if key.startswith("path:")}
+    otherwise = _rule("epsilon", options)
 
     def weigh(call: Call) -> Weighted:
-        return next(rule for fits, rule in (*entries, *fallback) if fits(call))
+        for key, fits, rule in entries:
+            if fits(call):
+                unmet.discard(key)
+                return rule
+        return otherwise
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False
     return Composite(name, weigh, NUDGED if authors else Divide(stabilizer), shares=add == "share", authors=authors)
-
-
-RULES_OF_OTHERS = "epsilon"  # for ops with weights that a table leaves out
 
 
 def _order(key: str) -> int:
@@ -73,19 +78,26 @@ def _entry(key: Any, value: Any, options: Mapping[str, Any]) -> Entry:
         return lambda call: fnmatchcase(call.path, glob), _rule(value, options)
     if depth:
         low, high = int(depth[1]), int(depth[2] or depth[1])
-        return lambda call: low <= call.note.depth - (call.note.ledger.deepest + 1 if low < 0 else 0) <= high, _rule(
-            value, options
-        )
+        if low > high or (low < 0) != (high < 0):
+            raise ParameterError(
+                f"composite={{{key!r}: ...}} is no range.\n"
+                '  Give "depth:A-B" with A ≤ B, both from the input (0, 1, …) or both from the end ("depth:-2--1").'
+            )
+        return lambda call: low <= _depth(call, low < 0) <= high, _rule(value, options)
     if key not in ("linear", "convolution"):
-        raise ParameterError(
-            f"composite={{{key!r}: ...}} is not known.\n"
-            '  Give "linear", "convolution", "first", "path:GLOB", "depth:A-B" or "add".'
-        )
-    return _by_family(key), _rule(value, options)
+        raise _unknown(key)
+    return lambda call: call.family == key, _rule(value, options)
 
 
-def _by_family(family: str) -> Callable[[Call], bool]:
-    return lambda call: call.family == family
+def _unknown(key: Any) -> ParameterError:
+    return ParameterError(
+        f"composite={{{key!r}: ...}} is not known.\n"
+        '  Give "linear", "convolution", "first", "path:GLOB", "depth:A-B" or "add".'
+    )
+
+
+def _depth(call: Call, from_the_end: bool) -> int:
+    return int(call.note.depth - (call.note.ledger.deepest + 1 if from_the_end else 0))
 
 
 def _rule(given: Any, options: Mapping[str, Any]) -> Weighted:

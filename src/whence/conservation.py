@@ -14,7 +14,7 @@ from whence.passes import Pass
 from whence.subject import Subject
 
 _MOST = 8  # ops that are named, those that lost most
-_LEAK = 1e-2  # of what started: more than this may not go without a word
+_LEAK = 1e-4  # of what started: more than this may not go without a word
 
 
 def account(
@@ -22,8 +22,8 @@ def account(
 ) -> None:
     """Say for each row what started, what arrived, what was lost by kind and where, and what passed each module.
 
-    At every boundary: carried + lost by the ops after it + what passed beside it = start. At a cut, such as a layer of
-    the residual stream, nothing passes beside.
+    At every boundary: carried + lost by the ops after it + `beside` = start. `cut` says that by the graph nothing goes
+    around it, as with a layer of a residual stream; `beside` must be 0 there, and elsewhere it is what goes around.
     """
     assert ledger is not None
     shape = done.score.shape
@@ -40,6 +40,7 @@ def account(
     carried = _table([b.carried for b in ledger.boundaries], shape)
     after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
     beside = begun - carried - after.sum(1)
+    cuts = [ledger.is_cut(b) for b in ledger.boundaries]
 
     def line(row: int, k: int) -> dict[str, Any]:
         amounts = lost[:, row, k]
@@ -52,9 +53,9 @@ def account(
             "unaccounted": float(rest[row, k]),
             "halved": float(halved[row, k]),
             "layers": [
-                {"module": b.path, "call": b.call, "carried": c, "beside": r,
+                {"module": b.path, "call": b.call, "cut": cut, "carried": c, "beside": r,
                  "lost": {kind: amount for kind, amount in zip(kinds, a, strict=True) if amount}}
-                for b, (c, a, r) in zip(ledger.boundaries, layers, strict=True)
+                for b, cut, (c, a, r) in zip(ledger.boundaries, cuts, layers, strict=True)
             ],
             "where": [
                 {"module": losses[i][0].path, "op": losses[i][0].family, "kind": losses[i][1],
@@ -66,8 +67,10 @@ def account(
     rows, targets = shape
     lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
     subject.notes.say(relevance=[each[0] if targets == 1 else each for each in lines])
+    for key in sorted(ledger.unmet):
+        warn(f"{subject.method}: composite={{{key!r}: ...}} met no op with weights; whence.trace shows them all.")
     if not ledger.multiplies:
-        fine = max(_LEAK, 64 * torch.finfo(done.score.dtype).eps)
+        fine = max(_LEAK, 32 * torch.finfo(done.score.dtype).eps)
         _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)), fine)
 
 
@@ -94,11 +97,13 @@ def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Ten
 
 
 def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor, fine: float) -> None:
-    """Relevance that went where no rule was: ops that the engine cannot see."""
+    """Relevance that is neither at the input nor among the losses."""
     share = rest.abs() / torch.maximum(begun.abs(), size).clamp(min=1e-30)
     if bool((share > fine).any()):
         row = int(share.amax(1).argmax())
+        why = "it went through ops that the engine does not see (receipt['unseen'])"
+        why = why if subject.notes.unseen else "some rule gave another sum than it got, or rounding did"
         warn(
-            f"{subject.method}: {float(share[row].max()):.0%} of row {row}'s relevance cannot be accounted for: it "
-            "went through ops that the engine does not see. See receipt['unseen']."
+            f"{subject.method}: {float(share[row].max()):.2%} of row {subject.places[row]}'s relevance cannot be "
+            f"accounted for: {why}. whence.trace shows what each op carried."
         )

@@ -38,6 +38,7 @@ def relevance_pass(subject: Subject, composite: Any, options: Mapping[str, Any],
     else:
         chosen = composite_of(composite, options, options.pop("stabilizer", 1e-6))
         ledger, rules, expand, rows = Ledger(subject.rows), relevance_rules(chosen), RELEVANCE_EXPAND, True
+        ledger.unmet = chosen.unmet
     return subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
 
 

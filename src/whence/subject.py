@@ -103,6 +103,7 @@ class Notes:
             "backward_passes": self.backwards,
             **self.facts,
             **self.per_row,
+            **({"per_row": list(self.per_row)} if self.per_row else {}),
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
             "unruled": [
                 {"op": op, "path": path, "count": n}

@@ -395,16 +395,7 @@ BY_HAND: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[float], list[f
 }
 
 
-NOT_YET = {
-    "a gate and a bias": "CP-LRP takes b + 1 for a second gate, though not b plus a tensor of several entries",
-    "a view of a gate": "CP-LRP does not know a gate again after a view",
-}
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name], strict=True) if name in NOT_YET else ())
-    for name in BY_HAND
-])  # fmt: skip
+@pytest.mark.parametrize("name", BY_HAND)
 def test_two_numbers_by_hand(name: str) -> None:
     function, *wanted = BY_HAND[name]
     inputs = torch.tensor([[2.0]]).double(), torch.tensor([[3.0]]).double()

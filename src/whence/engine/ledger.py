@@ -46,6 +46,7 @@ class Ledger:
 
     def __init__(self, rows: int, multiplies: bool = False, only: Any = None) -> None:
         self.rows, self.multiplies, self.only = rows, multiplies, only
+        self.unmet: set[str] = set()  # modules that a composite names and nobody met
         self.begin()
 
     def begin(self) -> None:

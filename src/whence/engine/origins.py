@@ -5,6 +5,7 @@
 - `mean`: the image of which this is an average, as in centring.
 - `turned`: a reciprocal, by which a normalisation multiplies.
 - `fresh`: an explained value, as it is or normalised by constants: the next op with weights is the input layer.
+- `gates`: what an elementwise function gave, or a copy of it.
 - `attends`: attention probabilities, or a copy of them.
 - `depth`: how many ops with weights were passed.
 - `life`: when it was made and last taken, and by how many ops; a plain view counts as the tensor itself.
@@ -43,6 +44,7 @@ class Origin:
     mean: Any = None
     turned: bool = False
     fresh: bool = False
+    gates: bool = False
     attends: bool = False
     depth: int = 0
     life: Life = field(default_factory=lambda: Life(0, 0))
@@ -82,20 +84,24 @@ def follow(
     linear = group == "view" or family in _CONSTANT or (family == "add" and not substance)
     image = first.image if one_image and linear and not weighed else object()
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
-    copies = group == "view" or family == "scale"
+    copies, one = group == "view" or family == "scale", len(live) == 1
     for output in outputs:
         new = Origin(image, depth=depth, life=first.life if family == "view" else Life(now, now))
         begun.append(new.life)
         same_shape = all(t.shape == output.shape for t in live)
         if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
             straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
-            new = replace(new, point=first.point, straight=straight)
+            new = replace(new, point=first.point, straight=straight, gates=not one)
         new = replace(
             new,
             mean=first.image if name == "mean" else first.mean if copies or name in ("neg", "negative") else None,
             turned=turns or (copies and any(o.turned for o in known)),
             fresh=(copies or family == "add") and all(o.fresh for o in known) and not weighed,
-            attends=family == "softmax" or ((copies or family == "dropout") and all(o.attends for o in known)),
+            gates=new.gates
+            or group == "elementwise"
+            or (one and (copies or family in ("add", "dropout")) and first.gates),
+            attends=family == "softmax"
+            or (first.attends and (copies or family in ("dropout", "divide") or name == "nan_to_num")),
         )
         setattr(output, _ORIGIN, new)
     return [] if family == "view" else begun

@@ -161,11 +161,15 @@ class Flow(TorchFunctionMode):
         self.mark(handed)
         if self.rows is not None:
             rows.begin(handed, self.rows)
+        self.explain_from(handed)
+        return leaf, handed
+
+    def explain_from(self, handed: Tensor) -> None:
+        """This is an explained value, as the model gets it."""
         if self._origins:
             origins.begin(handed)
         if self.ledger is not None:
             self.ledger.lives.append(origins.origin_of(handed).life)
-        return leaf, handed
 
     def cut_here(self, path: str, tensor: Tensor) -> Tensor:
         """Let the graph begin anew at a module's output, which is then a leaf; what came before is let go."""

@@ -7,7 +7,7 @@ makes the table for a composite: which rule each op with weights gets, how one d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ class Composite:
     divide: Divide
     shares: bool = True  # a sum's branches are rescaled to their shares of each row's relevance
     late: bool = False  # some choices count from the end
+    unmet: set[str] = field(default_factory=set)  # modules that were named and not met
     authors: bool = False  # no bias takes part, and copies of a sum are divided as the sum itself is
 
 

@@ -191,6 +191,8 @@ def _pointed(name: str, family: str, args: Any, tensor: Tensor, place: Place, ou
     if family in _LEADING:
         pass
     elif name in _PRODUCTS or family == "scaled_dot_product_attention":
+        if any(isinstance(a, Tensor) and a.dim() == 1 and a is not tensor for a in _right(name, args)):
+            return Place(axis, place.inner, place.rows) if axis < output.dim() else None  # a vector takes the last axis
         lost = -2 if any(tensor is a for a in _right(name, args)) else -1  # the axis that is summed over
         if min(tensor.dim(), output.dim()) < 2 or axis == tensor.dim() + lost:
             return None

@@ -214,6 +214,7 @@ class Sites:
                 "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
             )
         flow.mark(handed)
+        flow.explain_from(handed)
         streams.begin(handed, key)
         if flow.rows is not None:
             begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))

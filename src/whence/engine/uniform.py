@@ -13,7 +13,6 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
-from whence.engine.origins import Origin
 from whence.engine.relevance import factors, leaders
 
 _AS_ONE = frozenset("scaled_dot_product_attention layer_norm rms_norm sort msort topk kthvalue median".split())
@@ -89,18 +88,10 @@ def constant_product(call: Call, m: Tensor) -> Gradients:
     weights = leaders(call)
     if weights is None and len(call.inputs) == 2:
         a, b = call.origins
-        for held in (_attends, _gates if call.family == "multiply" else _attends):
-            if weights is None and held(a) != held(b):
-                weights = (0.0, 1.0) if held(a) else (1.0, 0.0)
+        for held in ("attends", "gates"):
+            if weights is None and getattr(a, held) != getattr(b, held):
+                weights = (0.0, 1.0) if getattr(a, held) else (1.0, 0.0)
     return uniform_product(call, m) if weights is None else _weighed(call, m, weights)
-
-
-def _attends(origin: Origin) -> bool:
-    return origin.attends
-
-
-def _gates(origin: Origin) -> bool:
-    return not origin.straight
 
 
 def _weighed(call: Call, m: Tensor, weights: tuple[float, ...]) -> list[Tensor | None]:

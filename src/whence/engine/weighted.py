@@ -1,7 +1,7 @@
 """Relevance through ops with weights: dense layers, convolutions, products with a constant.
 
 Most rules are made of two maps, u = x·W and v = |x|·|W|, because x⁺W⁺ + x⁻W⁻ = ½(u + v) and x⁺W⁻ + x⁻W⁺ = ½(u − v).
-Where nothing but rounding is left of such a sum, its set of contributions is empty.
+Where one of these is a small difference of large numbers, it is summed by itself instead.
 """
 
 from __future__ import annotations
@@ -57,6 +57,27 @@ class Maps:
     bias: Tensor | float  # laid out like the output
     apply: Callable[[Tensor, Tensor], tuple[Tensor, Pull]]  # L(x', W'), and how signals come back to x'
     back: Pull  # of L(x, W) itself
+    rows_last: bool = False  # the last axis is the rows', and may not be summed over
+
+    def total(self, amount: Tensor) -> Tensor:
+        """A loss, summed over the last axis where that may be."""
+        return amount if self.rows_last else amount.sum(-1, keepdim=True)
+
+    def raising(self) -> tuple[Tensor, Pull]:
+        """x⁺W⁺ + x⁻W⁻, each by itself, and how signals come back."""
+        return self._sum(
+            (self.x.clamp(min=0), self.weight.clamp(min=0)), (self.x.clamp(max=0), self.weight.clamp(max=0))
+        )
+
+    def lowering(self) -> tuple[Tensor, Pull]:
+        """x⁺W⁻ + x⁻W⁺."""
+        return self._sum(
+            (self.x.clamp(min=0), self.weight.clamp(max=0)), (self.x.clamp(max=0), self.weight.clamp(min=0))
+        )
+
+    def _sum(self, *terms: tuple[Tensor, Tensor]) -> tuple[Tensor, Pull]:
+        (a, pull_a), (b, pull_b) = (self.apply(x, w) for x, w in terms)
+        return a + b, lambda s: (terms[0][0] * pull_a(s)).addcmul_(terms[1][0], pull_b(s))
 
 
 def maps_of(call: Call) -> Maps | None:
@@ -142,9 +163,9 @@ class Weighted:
 def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
     """All contributions and the bias: z = u + b = y."""
     s = divide(r, maps.y)
-    lost = {"epsilon": divide.lost(r, s, maps.y).sum(-1, keepdim=True)}
+    lost = {"epsilon": maps.total(divide.lost(r, s, maps.y))}
     if isinstance(maps.bias, Tensor):
-        lost["bias"] = (s * maps.bias).sum(-1, keepdim=True)
+        lost["bias"] = maps.total(s * maps.bias)
     return maps.back(s).mul_(maps.x), lost
 
 
@@ -158,25 +179,37 @@ def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
         size = maps.x.abs()
         twice, pull = maps.apply(size, maps.weight.abs())
         largest = twice.amax() if twice.numel() else 0.0
-        u = _without_bias(maps, largest)
-        twice += u
-        empty = None
-        if twice.numel() and bool(twice.amin() <= _TINY * torch.finfo(r.dtype).eps * largest):
-            empty = _only_rounding(twice, twice - u)
-        del u
+        twice += _without_bias(maps, largest)
         bias = maps.bias.clamp(min=0) if biased and isinstance(maps.bias, Tensor) else None
+        if _is_delicate(twice, largest):
+            return _raising_alone(maps, r, divide, bias)
         shift = divide.epsilon if bias is None else bias + divide.epsilon
         s = torch.div(r, twice.add_(2 * shift), out=twice)
-        lost: Lost = {}
-        if empty is not None:
-            s.masked_fill_(empty, 0.0)
-            lost["empty"] = (r * empty).sum(-1, keepdim=True)
-        lost["epsilon"] = 2 * divide.epsilon * s.sum(-1, keepdim=True)
+        lost = {"epsilon": 2 * divide.epsilon * maps.total(s)}
         if bias is not None:
-            lost["bias"] = 2 * (s * bias).sum(-1, keepdim=True)
+            lost["bias"] = 2 * maps.total(s * bias)
         return maps.back(s).mul_(maps.x).addcmul_(size, pull(s)), lost
 
     return run
+
+
+_DELICATE = 1e-2  # a sum of one sign that is smaller than this part of all magnitudes
+
+
+def _is_delicate(z: Tensor, largest: Any) -> bool:
+    """Whether rounding would show in the smallest sum of one sign."""
+    return z.numel() > 0 and bool(z.amin() <= _DELICATE * largest)
+
+
+def _raising_alone(maps: Maps, r: Tensor, divide: Divide, bias: Tensor | None) -> Found:
+    """The same, sums of each sign by themselves: an empty set is exactly 0."""
+    z, pull = maps.raising()
+    below = z if bias is None else z + bias
+    s = divide(r, below).masked_fill_(z == 0, 0.0)
+    lost = {"empty": maps.total(r * (z == 0)), "epsilon": maps.total(divide.epsilon * s)}
+    if bias is not None:
+        lost["bias"] = maps.total(s * bias)
+    return pull(s), lost
 
 
 def _without_bias(maps: Maps, largest: Any) -> Tensor:
@@ -187,21 +220,15 @@ def _without_bias(maps: Maps, largest: Any) -> Tensor:
     return maps.apply(maps.x, maps.weight)[0] if drowned else maps.y - maps.bias
 
 
-_TINY = 64  # how many roundings a sum of one sign may be off
-
-
-def _only_rounding(z: Tensor, magnitude: Tensor) -> Tensor | None:
-    """Where a sum of one sign is nothing but rounding."""
-    nothing = z <= _TINY * torch.finfo(z.dtype).eps * magnitude
-    return nothing if bool(nothing.any()) else None
-
-
 @dataclass(frozen=True)
 class Side:
-    """A denominator z = cu·u + cv·v + bias, through which `share`·R goes, for outputs of some sign or for all."""
+    """A denominator z = up·(what raises) + down·(what lowers) + bias, through which `share`·R goes.
 
-    cu: float
-    cv: float
+    For outputs of some sign, or for all.
+    """
+
+    up: float
+    down: float
     bias: Callable[[Any], Any]
     share: float = 1.0
     sign: int = 0
@@ -209,25 +236,22 @@ class Side:
 
 def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
     def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
-        size = maps.x.abs()
-        magnitude, pull = maps.apply(size, maps.weight.abs())
-        u = _without_bias(maps, magnitude.amax() if magnitude.numel() else 0.0)
-        to_u, to_v, rest, biased, empty = (torch.zeros_like(u) for _ in range(5))
-        rest += r
+        (up, pull_up), (down, pull_down) = maps.raising(), maps.lowering()
+        to_up, to_down, biased, empty, small = (torch.zeros_like(up) for _ in range(5))
         for side in sides:
             given = side.share * r if not side.sign else side.share * r * (maps.y * side.sign > 0)
-            z, bias = side.cu * u + side.cv * magnitude, side.bias(maps.bias)
+            z, bias = side.up * up + side.down * down, side.bias(maps.bias)
             s = divide(given, z + bias)
-            if abs(side.cu) == abs(side.cv):
-                nothing = _only_rounding(z.abs(), magnitude)
-                if nothing is not None:
-                    s, empty = s.masked_fill(nothing, 0.0), torch.where(nothing, empty + given, empty)
-            to_u, to_v = to_u.add_(s, alpha=side.cu), to_v.add_(s, alpha=side.cv)
-            rest, biased = rest.sub_(s * z), biased.add_(s * bias)
-        lost = {"bias": biased, "empty": empty, "epsilon": rest - biased - empty}
-        return maps.back(to_u).mul_(maps.x).addcmul_(size, pull(to_v)), {
-            kind: amount.sum(-1, keepdim=True) for kind, amount in lost.items()
-        }
+            nothing = (z == 0) | (s == 0)
+            s = s.masked_fill(nothing, 0.0)
+            to_up, to_down = to_up.add_(s, alpha=side.up), to_down.add_(s, alpha=side.down)
+            empty, biased = torch.where(nothing, empty + given, empty), biased.add_(s * bias)
+            small = small.add_(given.masked_fill(nothing, 0.0) - s * (z + bias))
+        unsent = r - sum(
+            side.share * r if not side.sign else side.share * r * (maps.y * side.sign > 0) for side in sides
+        )
+        lost = {"bias": biased, "empty": empty + unsent, "epsilon": small}
+        return pull_up(to_up).add_(pull_down(to_down)), {kind: maps.total(amount) for kind, amount in lost.items()}
 
     return run
 
@@ -249,11 +273,11 @@ def _by_terms(
         parts = [x * pull(s) for (x, _), (_, pull), s in zip(given, done, signals, strict=True)]
         rest = r - sum(s * out for s, (out, _) in zip(signals, done, strict=True))
         if double:
-            return sum(parts[1:], parts[0]), {"counted twice": rest.sum(-1, keepdim=True)}
+            return sum(parts[1:], parts[0]), {"counted twice": maps.total(rest)}
         lost = {"epsilon": rest}
         if isinstance(added, Tensor):
             lost = {"bias": signals[0] * added, "epsilon": rest - signals[0] * added}
-        return sum(parts[1:], parts[0]), {kind: amount.sum(-1, keepdim=True) for kind, amount in lost.items()}
+        return sum(parts[1:], parts[0]), {kind: maps.total(amount) for kind, amount in lost.items()}
 
     return run
 
@@ -268,6 +292,7 @@ def _down(b: Any) -> Any:
 
 def epsilon(epsilon: float = 1e-6) -> Weighted:
     """x ⊙ Wᵀ(R / (y + ε·sign y))."""
+    at_least_zero("epsilon", epsilon)
     return Weighted("epsilon", _whole, Divide(epsilon))
 
 
@@ -282,19 +307,20 @@ def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
         raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
     if not beta:
         return Weighted("alpha_beta", _raising(biased=True))
-    return Weighted("alpha_beta", _by_sides(Side(0.5, 0.5, _up, alpha), Side(0.5, -0.5, _down, -beta)))
+    return Weighted("alpha_beta", _by_sides(Side(1, 0, _up, alpha), Side(0, 1, _down, -beta)))
 
 
 def gamma(gamma: float = 0.25) -> Weighted:
     """Contributions of the output's sign count 1 + γ times."""
-    half = gamma / 2
-    return Weighted(
-        "gamma",
-        _by_sides(
-            Side(1 + half, half, lambda b: b + gamma * _up(b), sign=1),
-            Side(1 + half, -half, lambda b: b + gamma * _down(b), sign=-1),
-        ),
-    )
+    at_least_zero("gamma", gamma)
+    raised = Side(1 + gamma, 1, lambda b: b + gamma * _up(b), sign=1)
+    lowered = Side(1, 1 + gamma, lambda b: b + gamma * _down(b), sign=-1)
+    return Weighted("gamma", _by_sides(raised, lowered))
+
+
+def at_least_zero(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ParameterError(f"{name}={value!r} is not allowed.\n  Give a number, at least 0.")
 
 
 def chefer() -> Weighted:
@@ -324,6 +350,10 @@ def w_square() -> Weighted:
 
 def z_box(low: Any = None, high: Any = None) -> Weighted:
     """Inputs between two bounds: xW − lW⁺ − hW⁻; by default each row's own least and largest value."""
+    if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
+        raise ParameterError(
+            f"low={low!r} is above high={high!r}.\n  Give the least and the largest value of an input."
+        )
 
     def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
         bounds = [_bound(x, low, Tensor.amin), _bound(x, high, Tensor.amax)]

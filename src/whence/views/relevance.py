@@ -11,7 +11,7 @@ from whence.views.terminal import cuts
 _COLOURS = ["#d1495b", "#edae49", "#8d96a3", "#66a182", "#7b5ea7", "#c08552"]
 
 
-def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0) -> Any:
+def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0, target: int = 0) -> Any:
     """Bars by layer, the score on the left: carried, and above it losses by kind. Gives the axes."""
     if "relevance" not in receipt:
         raise InputError("This receipt has no relevance to draw.\n  Explain with lrp, attnlrp or another LRP method.")
@@ -19,12 +19,12 @@ def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0) -> Any:
         import matplotlib.pyplot as plt
     except ImportError:
         raise ParameterError("plot() needs matplotlib, which is not installed.\n  pip install matplotlib") from None
-    line = receipt["relevance"][row]
-    line = line[0] if isinstance(line, list) else line
+    several = isinstance(receipt["relevance"][row], list)
+    line = receipt["relevance"][row][target] if several else receipt["relevance"][row]
     ends = [{"module": "score", "carried": line["start"], "lost": {}}]
     stages = [*ends, *cuts(line), {"module": "input", "carried": line["end"], "lost": line["lost"]}]
     if ax is None:
-        _, ax = plt.subplots(figsize=(max(4.0, 0.5 * len(stages) + 2), 3.4), layout="constrained")
+        _, ax = plt.subplots(figsize=(min(14.0, max(4.0, 0.5 * len(stages) + 2)), 3.4), layout="constrained")
     places = range(len(stages))
     ax.bar(places, [s["carried"] for s in stages], color="#30638e", width=0.7, label="carried")
     up = [max(s["carried"], 0.0) for s in stages]
@@ -39,7 +39,7 @@ def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0) -> Any:
     ax.axhline(0, color="black", linewidth=0.6)
     ax.set_xticks(list(places), [s["module"] or "model" for s in stages], rotation=60, ha="right", fontsize=7)
     ax.set_ylabel("relevance")
-    ax.set_title(f"Where row {row}'s relevance went", fontsize=9)
+    ax.set_title(f"Where row {row}'s relevance went" + (f", target {target}" if several else ""), fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return ax

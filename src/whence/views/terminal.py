@@ -56,7 +56,9 @@ def compared(c: Comparison) -> str:
         gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"
         passes = f"{a.receipt['forward_passes']}+{a.receipt['backward_passes']}"
         score = float(a.output_value.flatten()[0])
-        rows.append([name, f"{score:.4g}", gap, passes, *[f"{float(x):.2f}" for x in agreement[i]]])
+        rows.append(
+            [name, f"{score:.4g}", gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]]
+        )
     return table(heads, rows) + "\n(vs: rank correlation of the two methods' values, mean over rows)"
 
 
@@ -76,10 +78,7 @@ def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
 
 def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The boundaries past which nothing goes, from the score to the input: members of module lists, if some are."""
-    whole = [
-        layer for layer in reversed(line["layers"])
-        if layer["module"] and abs(layer["beside"]) <= 1e-6 * max(abs(line["start"]), abs(layer["carried"]))
-    ]  # fmt: skip
+    whole = [layer for layer in reversed(line["layers"]) if layer["module"] and layer["cut"]]
     members = [layer for layer in whole if layer["module"].rpartition(".")[2].isdigit()]
     return members if len(members) > 1 else whole
 
