@@ -32,7 +32,7 @@ Entry = tuple[Callable[[Call], bool], Weighted]
 
 def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-6) -> Composite:
     """A composite by name, or of a user's table; `options` are the parameters of its rules."""
-    if not isinstance(given, Mapping) and given not in COMPOSITES:
+    if not isinstance(given, Mapping) and not (isinstance(given, str) and given in COMPOSITES):
         raise ParameterError(
             f"composite={given!r} is not known. {did_you_mean(str(given), COMPOSITES)}\n"
             f"  Give one of {', '.join(COMPOSITES)}, or a table."
@@ -58,7 +58,15 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False
-    return Composite(name, weigh, NUDGED if authors else Divide(stabilizer), shares=add == "share", authors=authors)
+    return Composite(
+        name,
+        weigh,
+        NUDGED if authors else Divide(stabilizer),
+        shares=add == "share",
+        late=any(key.startswith("depth:-") for key in keys),
+        unmet=unmet,
+        authors=authors,
+    )
 
 
 def _order(key: str) -> int:
