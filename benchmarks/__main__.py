@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from benchmarks import attention, deeplift, gaps, integrals
+from benchmarks import attention, deeplift, gaps, integrals, relevance
 from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
@@ -179,6 +179,7 @@ def main() -> None:
     report("small cnn", small_cnn)
     report("bert", bert)
     attention.main()
+    relevance.main()
     gaps.main()
     deeplift.main([])
     integrals.main()
