@@ -1,5 +1,7 @@
 """Where did that prediction come from? Attribution for unmodified PyTorch models."""
 
+from whence.adapters.loading import load
+from whence.adapters.wrapped import wrap
 from whence.api import compare, explain, trace
 from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
@@ -47,8 +49,10 @@ __all__ = [
     "compare",
     "derivative",
     "explain",
+    "load",
     "method",
     "methods",
     "neutral",
     "trace",
+    "wrap",
 ]

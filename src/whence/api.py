@@ -9,7 +9,9 @@ from numbers import Integral
 from typing import Any
 
 from whence import baselines
+from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
+from whence.adapters.wrapped import Wrapped
 from whence.assemble import Part, join
 from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
@@ -54,6 +56,17 @@ def explain(
     >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
     torch.Size([1, 3])
     """
+    if isinstance(model, Wrapped):
+        options = {
+            "method": method, "baseline": baseline, "at": at, "wrt": wrt, "output": output, "rules": rules,
+            "unruled": unruled, "keep": keep, "batch_size": batch_size, "progress": False, "channels": channels,
+        }  # fmt: skip
+        return answered(
+            model,
+            model.questions(inputs, target, batch_size),
+            progress,
+            lambda q: explain(q.model, q.inputs, target=q.target, seed=q.seeds(seed), **options, **params),
+        )
     with apart():
         rules, params = _named_rules(rules, params)
         params = methods[method].check(params)
@@ -88,6 +101,9 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
 
     Printed, and given back as rows; `plot()` draws the relevance from layer to layer.
     """
+    if isinstance(model, Wrapped):
+        first = model.questions(inputs, options.pop("target", None), options.get("batch_size"))[0]
+        return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
     entry = methods[method]
     rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"notes", "method"}

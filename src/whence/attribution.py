@@ -44,6 +44,13 @@ class Attribution:
     real: Any = None  # bool (rows, n) where padding is known, in the form of `values`
     image_size: tuple[int, int] | None = None  # of the image, where the values are a grid of its patches
     channel_axis: Any = None  # of `raw`, without the axis of targets: 1 for images, the hidden one for tokens
+    # of texts, one list per row with one entry per unit: where it stands, whether it is special, its word, its text
+    spans: list[list[tuple[int, int]]] | None = None
+    special: list[list[bool]] | None = None
+    words: list[list[int | None]] | None = None
+    segments: list[list[int | None]] | None = None
+    text: list[Any] | None = None  # what was explained, a string or a pair per row
+    labels: list[Any] | None = None  # the explained classes by name
 
     # ---- rows ----
 
@@ -100,6 +107,11 @@ class Attribution:
             return value.index_select(axis, real[0].nonzero().flatten())
 
         parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
+        if isinstance(self.real, Tensor):
+            kept_places = self.real[0].nonzero().flatten().tolist()
+            for name in ("units", "spans", "special", "words", "segments"):
+                told = getattr(self, name)
+                parts[name] = None if told is None else [[row[i] for i in kept_places] for row in told]
         kept = {name: v if isinstance(v, list) else trim(v, self.real) for name, v in self.kept.items()}
         return replace(self, **parts, kept=kept, real=None)
 
@@ -164,6 +176,12 @@ class Attribution:
         flat = self.values.reshape(-1, 1, *self.values.shape[-2:])
         whole = torch.nn.functional.interpolate(flat, self.image_size, mode="bilinear", align_corners=False)
         return replace(self, values=whole.view(*lead, *self.image_size), image_size=None)
+
+    def merge_words(self) -> Attribution:
+        """One value per word, the sum of its tokens'; special tokens stay by themselves."""
+        from whence.words import merged
+
+        return merged(self)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""

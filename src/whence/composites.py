@@ -50,11 +50,8 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
     otherwise = _rule("epsilon", options)
 
     def weigh(call: Call) -> Weighted:
-        for key, fits, rule in entries:
-            if fits(call):
-                unmet.discard(key)
-                return rule
-        return otherwise
+        unmet.difference_update([key for key, fits, _ in entries if key in unmet and fits(call)])
+        return next((rule for _, fits, rule in entries if fits(call)), otherwise)
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False

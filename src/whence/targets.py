@@ -70,6 +70,8 @@ def read_target(target: Any, rows: int) -> Any:
     if index.dim() == 0:
         return index.expand(rows)[:, None, None]
     _check_rows(len(index), rows, "target")
+    if index.dim() == 3:  # several full indices per row
+        return index
     if index.dim() > 2:
         raise TargetError(
             f"target has the shape {tuple(index.shape)}.\n"
@@ -79,12 +81,12 @@ def read_target(target: Any, rows: int) -> Any:
 
 
 def several(target: Any) -> bool:
-    """Whether a target, as the user gave it, asks for several scores per row (a 2-D tensor or nested list)."""
+    """Whether a target, as the user gave it, asks for several scores per row (a nested list, or a tensor like one)."""
     if target is None or callable(target) or isinstance(target, tuple):
         return False
     if isinstance(target, list) and target and isinstance(target[0], tuple):
         return False
-    return np.ndim(target) == 2
+    return np.ndim(target) in (2, 3)
 
 
 def _indices(value: Any, what: str) -> Tensor:

@@ -211,15 +211,17 @@ class _WithWeights(_Named):
     def _dense(self, rule: Weighted, call: Call, r: Tensor) -> tuple[Tensor, Lost]:
         """F.linear, at the positions that have relevance."""
         weight, bias = call.args[1], call.args[2] if len(call.args) > 2 else call.kwargs.get("bias")
-        x, y = call.x[0], call.y
-        few = r.dim() > 1 and 2 * int((r[..., 0] != 0).sum()) < r[..., 0].numel()
-        if not few or 2 * int((seen := (r != 0).any(-1)).sum()) > seen.numel():
-            return rule(weighted.dense(x, y, weight, bias), r, self.composite.divide)
-        part, lost = rule(weighted.dense(x[seen], y[seen], weight, bias), r[seen], self.composite.divide)
-        found = torch.zeros_like(x)
-        found[seen] = part
-        return found, {kind: amount.new_zeros(*seen.shape, 1).masked_scatter(seen.unsqueeze(-1), amount)
-                       for kind, amount in lost.items()}  # fmt: skip
+        x, y, lead = call.x[0], call.y, r.shape[:-1]
+        rows = [t.reshape(-1, t.shape[-1]) for t in (x, y, r)]
+        seen = None
+        if 2 * int((rows[2][:, 0] != 0).sum()) < len(rows[2]):
+            seen = (rows[2] != 0).any(1).nonzero().flatten()
+            rows = [t[seen] for t in rows]
+        found, lost = rule(weighted.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
+        if seen is not None:
+            found = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, found)
+            lost = {kind: a.new_zeros(lead.numel(), 1).index_copy_(0, seen, a) for kind, a in lost.items()}
+        return found.view(x.shape), {kind: amount.view(*lead, 1) for kind, amount in lost.items()}
 
     def _without(self, call: Call, r: Tensor) -> Gradients:
         """A linear map without a weight that could be found."""

@@ -1,0 +1,139 @@
+"""Generated text: every token of a continuation or a translation explained by what came before it, from one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from whence.adapters import text as texts
+from whence.errors import InputError, TargetError
+
+if TYPE_CHECKING:
+    from whence.adapters.wrapped import Question, Wrapped
+
+
+class Continuation(str):
+    """Text that a model wrote, with the ids of its tokens."""
+
+    ids: list[int]
+
+    def __new__(cls, text: str, ids: Sequence[int]) -> Continuation:
+        made = super().__new__(cls, text)
+        made.ids = list(ids)
+        return made
+
+
+@torch.no_grad()
+def complete(wrapped: Wrapped, text: str, tokens: int = 20) -> Continuation:
+    """What the model writes after a text, greedily, up to its end-of-text token."""
+    model, tokenizer = wrapped.model, wrapped.tokenizer
+    end = getattr(model.config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, list) else {end}
+    ids = list(tokenizer(text)["input_ids"])
+    limit = texts.limit_of(tokenizer, model.config)
+    written: list[int] = []
+    source = torch.tensor([ids])
+    while len(written) < tokens and (limit is None or len(ids) + len(written) < limit):
+        if wrapped.task == "text2text-generation":
+            decoder = torch.tensor([[_start(model), *written]])
+            logits = model(input_ids=source, decoder_input_ids=decoder).logits
+        else:
+            logits = model(input_ids=torch.tensor([[*ids, *written]])).logits
+        token = int(logits[0, -1].argmax())
+        if token in ends and written:
+            break
+        written.append(token)
+    return Continuation(tokenizer.decode(written), written)
+
+
+def _ids(wrapped: Wrapped, target: Any) -> list[int]:
+    if isinstance(target, Continuation):
+        return target.ids
+    kwargs = {"text_target": target} if wrapped.task == "text2text-generation" else {"text": target}
+    found = wrapped.tokenizer(**kwargs, add_special_tokens=False)["input_ids"]
+    if not found:
+        raise TargetError("The continuation has no tokens.\n  Give one that is not empty.")
+    return list(found)
+
+
+def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Question:
+    """Each token of a continuation (or, for `...`, of the text itself) as a target of its own: values (1, k, n)."""
+    from whence.adapters.wrapped import Question, text_facts
+
+    row = _one(rows)
+    limit = texts.limit_of(wrapped.tokenizer, wrapped.model.config)
+    (tokens,) = texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)
+    ids = list(tokens.ids["input_ids"])
+    if target is ...:
+        wanted, first = ids[1:], 0
+        if not wanted:
+            raise InputError("A text of one token has no token that another one comes before.\n  Give a longer one.")
+        whole = ids
+    else:
+        wanted, first = _ids(wrapped, target), len(ids) - 1
+        whole = [*ids, *wanted[:-1]]
+        tokens = _with(wrapped, tokens, wanted[:-1])
+    if limit is not None and len(whole) > limit:
+        raise InputError(f"Text and continuation have {len(whole)} tokens, and the model takes {limit}.")
+    inputs = {"input_ids": torch.tensor([whole]), "attention_mask": torch.ones(1, len(whole), dtype=torch.long)}
+    index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]])
+    facts = text_facts([tokens], inputs) | {"labels": [wrapped.tokenizer.convert_ids_to_tokens(wanted)]}
+    return Question(wrapped.model, inputs, index, [0], facts)
+
+
+def _with(wrapped: Wrapped, tokens: texts.Tokens, more: list[int]) -> texts.Tokens:
+    """The text's tokens, and those that were written after it."""
+    count = len(more)
+    units = [*tokens.units, *wrapped.tokenizer.convert_ids_to_tokens(more)]
+    end = len(tokens.text[0])
+    return texts.Tokens(
+        {**tokens.ids, "input_ids": [*tokens.ids["input_ids"], *more]}, units, [*tokens.spans, *[(end, end)] * count],
+        [*tokens.special, *[False] * count], [*tokens.words, *[None] * count], tokens.text,
+        [*tokens.segments, *[0] * count],
+    )  # fmt: skip
+
+
+def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Question:
+    """Each token of a target text by the source's tokens and by the target's tokens before it."""
+    from whence.adapters.wrapped import Question
+
+    row = _one(rows)
+    limit = texts.limit_of(wrapped.tokenizer, wrapped.model.config)
+    (tokens,) = texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)
+    written = complete(wrapped, row[0]) if target is None else target
+    wanted = _ids(wrapped, written)
+    before = [_start(wrapped.model), *wanted[:-1]]
+    inputs = {
+        "input_ids": torch.tensor([tokens.ids["input_ids"]]),
+        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
+        "decoder_input_ids": torch.tensor([before]),
+    }
+    index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]])
+    name = wrapped.tokenizer.convert_ids_to_tokens
+    units = {"input_ids": [tokens.units], "decoder_input_ids": [name(before)]}
+    return Question(wrapped.model, inputs, index, [0], {"text": [row[0]], "labels": [name(wanted)]}, units)
+
+
+def _start(model: Any) -> int:
+    config = model.config
+    start = getattr(config, "decoder_start_token_id", None)
+    start = getattr(config, "bos_token_id", None) if start is None else start
+    if start is None:
+        raise InputError("The model's configuration has no decoder_start_token_id.\n  Set it, or give tensors.")
+    return int(start)
+
+
+def _one(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+    if len(rows) != 1 or len(rows[0]) != 1:
+        raise InputError(
+            f"Every token of a text is explained one text at a time, and {len(rows)} rows were given.\n"
+            "  Explain them one by one."
+        )
+    return rows[0]
+
+
+def is_matrix(target: Any) -> bool:
+    """Whether several tokens are asked for."""
+    return target is ... or isinstance(target, str)

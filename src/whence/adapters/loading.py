@@ -1,0 +1,105 @@
+"""`whence.load`: a model and its processor from a folder or by name; safetensors only, and no code of others."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from whence.adapters.text import Long
+from whence.adapters.wrapped import TASKS, Wrapped, wrap
+from whence.errors import FileError, ModelError, ParameterError
+
+
+def load(
+    path: str | PathLike[str], task: str | None = None, *, long: Long = "error", trust_remote_code: bool = False
+) -> Wrapped:
+    """A Hugging Face model with its tokenizer or image processor, ready for `explain`.
+
+    `task` is needed only where a folder does not say which class it is. Texts longer than the model takes are an error,
+    or truncated, or read in windows, as `long` says. Code from the folder runs only if you say so.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ParameterError(
+            "whence.load needs transformers, which is not installed.\n  pip install 'whence[hf]'"
+        ) from None
+    name = fspath(path)
+    _check_folder(Path(name))
+    common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, **common)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{name!r} has no model configuration that can be read: {_first_line(error)}") from None
+    kind = _class(transformers, config, task)
+    own = next((t for end, t in TASKS.items() if kind.__name__.endswith(end)), None)
+    if own is None or (task is not None and task != own):
+        raise ModelError(
+            f"{name!r} is a {kind.__name__}" + (f", which does {own}, and task={task!r}" if own else "")
+            + f".\n  There are adapters for {', '.join(dict.fromkeys(TASKS.values()))}; give other models tensors."
+        )  # fmt: skip
+    try:
+        model = kind.from_pretrained(name, use_safetensors=True, **common).eval()
+    except OSError as error:
+        raise FileError(f"{name!r} has no weights that can be read: {_first_line(error)}") from None
+    return wrap(model, _processor(transformers, name, own, common), task=own, long=long)
+
+
+def _check_folder(folder: Path) -> None:
+    """A folder says early what it lacks."""
+    if not folder.exists():
+        return  # a name
+    if not (folder / "config.json").exists():
+        raise FileError(f"{str(folder)!r} has no config.json.\n  Give a folder that save_pretrained wrote.")
+    if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors.index.json")):
+        return
+    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    if pickles:
+        raise FileError(
+            f"{str(folder)!r} has its weights as a pickle ({pickles[0]}), which runs code when it is read.\n"
+            "  Load it where you trust it and save it again with save_pretrained, which writes safetensors."
+        )
+    raise FileError(f"{str(folder)!r} has no weights.\n  Give a folder with model.safetensors.")
+
+
+def _class(transformers: Any, config: Any, task: str | None) -> Any:
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    autos = {
+        "text-classification": "AutoModelForSequenceClassification",
+        "token-classification": "AutoModelForTokenClassification",
+        "question-answering": "AutoModelForQuestionAnswering",
+        "fill-mask": "AutoModelForMaskedLM",
+        "image-classification": "AutoModelForImageClassification",
+        "text-generation": "AutoModelForCausalLM",
+        "text2text-generation": "AutoModelForSeq2SeqLM",
+    }
+    if task not in autos:
+        raise ModelError(
+            f"The configuration does not name the model's class.\n  Say what it does: task= one of {', '.join(autos)}."
+        )
+    auto = getattr(transformers, autos[task])
+    mapping = auto._model_mapping
+    if type(config) not in mapping:
+        raise ModelError(
+            f"A model of type {config.model_type!r} has no form for task={task!r}.\n  Choose another task."
+        )
+    return mapping[type(config)]
+
+
+def _processor(transformers: Any, name: str, task: str, common: dict[str, Any]) -> Any:
+    auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
+    try:
+        return getattr(transformers, auto or "AutoTokenizer").from_pretrained(name, **common)
+    except (OSError, ValueError, ImportError) as error:
+        what = "image processor" if auto == "AutoImageProcessor" else "processor" if auto else "tokenizer"
+        raise FileError(
+            f"{name!r} has no {what} that can be read: {_first_line(error)}\n"
+            "  Load the model yourself, and whence.wrap(model, processor)."
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,333 @@
+"""Models with what turns a user's texts and images into their tensors: `whence.load`, `whence.wrap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.adapters import generation, vision
+from whence.adapters import text as texts
+from whence.adapters.text import Long, Tokens
+from whence.errors import InputError, ModelError, ParameterError, TargetError, did_you_mean
+
+TASKS = {  # the end of a class's name → what it does
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "ForImageClassification": "image-classification",
+    "CLIPModel": "image-text-similarity",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+}
+TEXT = ("text-classification", "token-classification", "question-answering", "fill-mask", "text-generation")
+CHUNK = 32  # texts of like length in one pass
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Some of the user's rows as the engine takes them, and what to write on the answer."""
+
+    model: Callable[..., Any]
+    inputs: Any
+    target: Any
+    places: list[int]  # of the rows among the user's
+    facts: Mapping[str, list[Any]] = field(default_factory=dict)  # by name, one entry per row
+    units: Any = None  # of several inputs, by name
+    windows: list[Tokens] | None = None  # the rows are windows of one text
+
+    def seeds(self, given: Any) -> Any:
+        """The seeds of these rows, where each has one of its own."""
+        if not isinstance(given, list | tuple | Tensor):
+            return given
+        picked = [int(given[place]) for place in self.places]
+        return picked if self.windows is None else picked * len(self.windows)
+
+
+@dataclass(frozen=True, eq=False)
+class Wrapped:
+    """A model, its processor, its task and the names of its classes."""
+
+    model: Any
+    processor: Any
+    task: str
+    labels: Mapping[int, str] = field(default_factory=dict)
+    long: Long = "error"
+
+    def __repr__(self) -> str:
+        return f"Wrapped({type(self.model).__name__}, {self.task})"
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.processor, "tokenizer", self.processor)
+
+    @property
+    def _pad(self) -> int:
+        own = getattr(self.tokenizer, "pad_token_id", None)
+        return int(own if own is not None else getattr(self.tokenizer, "eos_token_id", None) or 0)
+
+    # ---- what the user gives ----
+
+    def questions(self, inputs: Any, target: Any, batch_size: int | None) -> list[Question]:
+        """The rows in passes of like length."""
+        if self.task == "function":
+            made = self.processor(inputs)
+            return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
+        if self.task == "image-classification":
+            pixels = vision.pixels(self.processor, inputs)
+            return [Question(self.model, {"pixel_values": pixels}, self.target(target), list(range(len(pixels))))]
+        if self.task == "image-text-similarity":
+            return [self._similarity(inputs, target)]
+        if self.task == "text2text-generation":
+            return [generation.translated(self, _listed(inputs, self.task), target)]
+        if self.task not in TEXT:
+            raise ModelError(f"The task {self.task!r} has no adapter.\n  Give tensors to the model itself.")
+        if self.task == "text-generation" and generation.is_matrix(target):
+            return [generation.continued(self, _listed(inputs, self.task), target)]
+        return list(self._texts(_listed(inputs, self.task), target, batch_size or CHUNK))
+
+    def _texts(self, rows: list[tuple[str, ...]], target: Any, size: int) -> Iterator[Question]:
+        limit = texts.limit_of(self.tokenizer, getattr(self.model, "config", None))
+        wanted = _per_row(self.target(target), len(rows))
+        read = [texts.tokens_of(self.tokenizer, row, limit, self.long, place) for place, row in enumerate(rows)]
+        short = sorted((p for p, found in enumerate(read) if len(found) == 1), key=lambda p: len(read[p][0]))
+        for start in range(0, len(short), size):
+            places = short[start : start + size]
+            yield self._asked([read[p][0] for p in places], places, [wanted[p] for p in places])
+        for place, found in enumerate(read):
+            if len(found) > 1:
+                yield self._windows(found, place, wanted[place])
+
+    def _windows(self, found: list[Tokens], place: int, wanted: Any) -> Question:
+        """All windows of one text, for one class: the one that they vote for on average, if none is given."""
+        if self.task != "text-classification":
+            raise InputError(f'long="window" is for text classification, and this is {self.task}.\n  Use "truncate".')
+        if wanted is None:
+            inputs = texts.batch(found, self._pad)
+            with torch.no_grad():
+                wanted = int(self.model(**inputs).logits.mean(0).argmax())
+        return replace(self._asked(found, [place], [wanted] * len(found)), windows=found)
+
+    def _asked(self, tokens: list[Tokens], places: list[int], wanted: list[Any]) -> Question:
+        inputs = texts.batch(tokens, self._pad)
+        model: Any = self.model
+        target: Any = wanted
+        if self.task == "question-answering":
+            model, target = _spans_model(self.model, wanted), [_position(w) for w in wanted]
+        elif self.task == "fill-mask":
+            target = [_at_mask(self.tokenizer, t, w, self) for t, w in zip(tokens, wanted, strict=True)]
+        elif self.task == "text-generation":
+            target = [(len(t) - 1, w) for t, w in zip(tokens, wanted, strict=True)]
+        facts = text_facts(tokens, inputs)
+        if self.task in ("fill-mask", "text-generation"):
+            target = self._predicted(model, inputs, target)
+        elif any(w is None for w in target):
+            target = None if all(w is None for w in target) else self._filled(model, inputs, target)
+        return Question(model, inputs, target, places, facts)
+
+    @torch.no_grad()
+    def _predicted(self, model: Any, inputs: dict[str, Tensor], target: list[Any]) -> list[tuple[int, int]]:
+        """(position, token) for each row: the token that the model predicts there, where none is given."""
+        if all(token is not None for _, token in target):
+            return target
+        logits = model(**inputs).logits
+        return [
+            (place, int(logits[row, place].argmax()) if token is None else token)
+            for row, (place, token) in enumerate(target)
+        ]
+
+    @torch.no_grad()
+    def _filled(self, model: Any, inputs: dict[str, Tensor], target: list[Any]) -> list[int]:
+        found = model(**inputs)
+        logits = found if isinstance(found, Tensor) else found.logits
+        return [int(logits[row].argmax()) if w is None else w for row, w in enumerate(target)]
+
+    def _similarity(self, inputs: Any, target: Any) -> Question:
+        if target is not None:
+            raise TargetError("The similarity of an image and a text is one score.\n  Leave target out.")
+        pairs = [inputs] if isinstance(inputs, tuple) else list(inputs)
+        if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], str) for pair in pairs):
+            raise InputError("An image–text model compares pairs.\n  Give (image, text), or a list of such pairs.")
+        limit = texts.limit_of(self.tokenizer, getattr(self.model.config, "text_config", None))
+        tokens = [texts.tokens_of(self.tokenizer, (t,), limit, self.long, i)[0] for i, (_, t) in enumerate(pairs)]
+        words = texts.batch(tokens, self._pad)
+        words.pop("token_type_ids", None)
+        pixels = vision.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
+        facts: dict[str, list[Any]] = {
+            "units": [_padded(t.units, words) for t in tokens],
+            "text": [t.text[0] for t in tokens],
+        }
+        inputs = {**words, "pixel_values": pixels}
+        return Question(self.model, inputs, _own_pairs, list(range(len(pairs))), facts)
+
+    def complete(self, text: str, tokens: int = 20) -> generation.Continuation:
+        """What the model writes after a text, greedily; a target for `explain`."""
+        if self.task not in ("text-generation", "text2text-generation"):
+            raise ModelError(f"{self!r} writes no text.\n  Load a causal or an encoder–decoder model.")
+        return generation.complete(self, text, tokens)
+
+    # ---- labels ----
+
+    def target(self, given: Any) -> Any:
+        """Names of classes as their numbers; everything else as it is."""
+        if isinstance(given, str):
+            return self._label(given)
+        if isinstance(given, tuple):
+            return tuple(self._label(item) if isinstance(item, str) else item for item in given)
+        if isinstance(given, list):
+            return [self.target(item) for item in given]
+        return given
+
+    def _label(self, name: str) -> Any:
+        if self.task == "question-answering" and name in ("start", "end"):
+            return name
+        if self.task == "fill-mask":
+            return self.token(name)
+        known = {label: number for number, label in self.labels.items()}
+        if name not in known:
+            names = ", ".join(map(repr, list(known)[:12])) or "none"
+            raise TargetError(
+                f"target={name!r} is no label of this model. {did_you_mean(name, known)}\n  It has {names}."
+            )
+        return known[name]
+
+    def token(self, piece: str) -> int:
+        """The id of one token, given as text."""
+        ids = self.tokenizer(piece, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1:
+            raise TargetError(
+                f"target={piece!r} is {len(ids)} tokens of this model.\n  Give a text of one token, or its id."
+            )
+        return int(ids[0])
+
+
+def text_facts(tokens: Sequence[Tokens], inputs: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """What is known of each row's tokens, as long as the batch is."""
+    return {
+        "units": [_padded(t.units, inputs) for t in tokens],
+        "spans": [_padded(t.spans, inputs, (0, 0)) for t in tokens],
+        "special": [_padded(t.special, inputs, True) for t in tokens],
+        "words": [_padded(t.words, inputs, None) for t in tokens],
+        "segments": [_padded(t.segments, inputs, None) for t in tokens],
+        "text": [t.text[0] if len(t.text) == 1 else t.text for t in tokens],
+    }
+
+
+def _own_pairs(output: Any) -> Tensor:
+    """The similarity of each image with its own text."""
+    return output.logits_per_image.diagonal()
+
+
+def _listed(inputs: Any, task: str) -> list[tuple[str, ...]]:
+    """Rows of one text or of a pair."""
+    rows = inputs if isinstance(inputs, list) else [inputs]
+    if not rows:
+        raise InputError("There is no text.\n  Give at least one.")
+    found = [row if isinstance(row, tuple) else (row,) for row in rows]
+    for row in found:
+        if not all(isinstance(part, str) for part in row) or len(row) > 2:
+            what = ", ".join(type(part).__name__ for part in row)
+            raise InputError(f"A row is {what}, and this model reads text.\n  Give a string, or a pair of strings.")
+        if task == "question-answering" and len(row) != 2:
+            raise InputError("Question answering reads a pair.\n  Give (question, context).")
+    return found
+
+
+def _per_row(target: Any, rows: int) -> list[Any]:
+    """One target per row."""
+    if isinstance(target, Tensor):
+        target = target.tolist() if target.dim() else int(target)
+    if not isinstance(target, list):
+        return [target] * rows
+    if len(target) != rows:
+        raise TargetError(f"target has {len(target)} entries, and there are {rows} rows.\n  Give one per row.")
+    return target
+
+
+def _padded(values: Sequence[Any], inputs: Mapping[str, Tensor], fill: Any = "[PAD]") -> list[Any]:
+    return [*values, *[fill] * (inputs["input_ids"].shape[1] - len(values))]
+
+
+def _rows(made: Any) -> int:
+    first = made if isinstance(made, Tensor) else next(iter(made.values() if isinstance(made, Mapping) else made))
+    return len(first)
+
+
+def _spans_model(model: Any, wanted: list[Any]) -> Callable[..., Any]:
+    """A question answerer as a classifier of positions: of starts, or of ends."""
+    sides = {w if isinstance(w, str) else w[0] if isinstance(w, tuple) else "start" for w in wanted}
+    if len(sides) > 1 or sides - {"start", "end"}:
+        raise TargetError('Question answering explains "start" or "end".\n  Give one of them, or ("start", position).')
+    side = f"{sides.pop()}_logits"
+    return _Side(model, side)
+
+
+class _Side(nn.Module):
+    """One of a model's outputs; the model's modules keep their paths behind `model`."""
+
+    def __init__(self, model: nn.Module, side: str) -> None:
+        super().__init__()
+        self.model, self.side = model, side
+        self.train(model.training)
+
+    def forward(self, **inputs: Any) -> Any:
+        found = self.model(**inputs)[self.side]
+        mask = inputs.get("attention_mask")
+        return found if mask is None else found.masked_fill(mask == 0, torch.finfo(found.dtype).min)
+
+
+def _position(wanted: Any) -> int | None:
+    return wanted[1] if isinstance(wanted, tuple) else None
+
+
+def _at_mask(tokenizer: Any, tokens: Tokens, wanted: Any, wrapped: Wrapped) -> tuple[int, Any]:
+    """Where a text has its mask, and which token is asked for there."""
+    places = [i for i, number in enumerate(tokens.ids["input_ids"]) if number == tokenizer.mask_token_id]
+    if isinstance(wanted, tuple):
+        return (int(wanted[0]), wanted[1])
+    if len(places) != 1:
+        raise InputError(
+            f"A text has {len(places)} masks.\n"
+            f"  Write one {tokenizer.mask_token} into it, or give target=(position, token)."
+        )
+    return (places[0], wanted)
+
+
+def wrap(
+    model: Any, processor: Any, *, task: str | None = None, labels: Sequence[str] | Mapping[int, str] | None = None,
+    long: Long = "error",
+) -> Wrapped:  # fmt: skip
+    """A model with its tokenizer, image processor, or a function from what you have to its tensors."""
+    if long not in ("error", "truncate", "window"):
+        raise ParameterError(f'long={long!r} is not allowed.\n  Give "error", "truncate" or "window".')
+    config = getattr(model, "config", None)
+    named = labels if labels is not None else getattr(config, "id2label", None) or {}
+    names = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))
+    found = Wrapped(model, processor, "function", {int(i): str(n) for i, n in names.items()}, long)
+    own = next((t for end, t in TASKS.items() if type(model).__name__.endswith(end)), None)
+    if task is None and (own is None or not _knows(processor)):
+        if not callable(processor):
+            raise ParameterError(
+                f"The processor is {type(processor).__name__}.\n"
+                "  Give a tokenizer, an image processor, or a function from your inputs to the model's tensors."
+            )
+        return found
+    if task is not None and task not in TASKS.values():
+        raise ParameterError(f"task={task!r} is not known. {did_you_mean(task, TASKS.values())}")
+    if task is not None and own is not None and task != own:
+        raise ModelError(
+            f"{type(model).__name__} does {own}, and task={task!r}.\n  Leave task out, or load another model."
+        )
+    return replace(found, task=task or own or "function")
+
+
+def _knows(processor: Any) -> bool:
+    """Whether this is a processor of transformers', or like one."""
+    return any(
+        hasattr(processor, name) for name in ("convert_ids_to_tokens", "image_processor", "image_mean", "preprocess")
+    )

@@ -1,0 +1,63 @@
+"""Tokens put together to the words that they are pieces of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError
+
+if TYPE_CHECKING:
+    from whence.attribution import Attribution
+
+Word = tuple[str, tuple[int, int], bool]  # what is shown, its span, whether it is special
+
+
+def merged(a: Attribution) -> Attribution:
+    """One value per word, the sum of its tokens'; special tokens stay by themselves."""
+    if a.words is None or not isinstance(a.values, Tensor):
+        raise InputError("merge_words() needs to know the words.\n  Explain a text with whence.load or whence.wrap.")
+    groups = [_groups(a, row) for row in range(len(a))]
+    words = [[_word(a, row, group) for group in found] for row, found in enumerate(groups)]
+    length = max(map(len, words))
+    lead = a.values.shape[: 1 + a.several]
+    values = a.values.new_zeros(*lead, length)
+    for row, found in enumerate(groups):
+        for place, group in enumerate(found):
+            values[row, ..., place] = a.values[row][..., group].sum(-1)
+    real = torch.tensor([[place < len(found) for place in range(length)] for found in words])
+    blank: Word = ("[PAD]", (0, 0), True)
+    filled = [[*found, *[blank] * (length - len(found))] for found in words]
+    return replace(
+        a, values=values, raw=values, positive=None, negative=None, real=real, words=None, segments=None,
+        units=[[unit for unit, _, _ in row] for row in filled], spans=[[span for _, span, _ in row] for row in filled],
+        special=[[alone for _, _, alone in row] for row in filled], channel_axis=None,
+    )  # fmt: skip
+
+
+def _groups(a: Attribution, row: int) -> list[list[int]]:
+    """The tokens of each word; a special token is alone, and padding is none."""
+    assert a.words is not None
+    found: dict[Any, list[int]] = {}
+    for i, word in enumerate(a.words[row]):
+        if isinstance(a.real, Tensor) and not bool(a.real[row, i]):
+            continue
+        segment = a.segments[row][i] if a.segments is not None else 0
+        found.setdefault(("alone", i) if word is None else (segment, word), []).append(i)
+    return list(found.values())
+
+
+def _word(a: Attribution, row: int, group: list[int]) -> Word:
+    assert a.units is not None
+    assert a.spans is not None
+    assert a.special is not None
+    spans = [a.spans[row][i] for i in group]
+    span = (min(start for start, _ in spans), max(end for _, end in spans))
+    if a.special[row][group[0]] or a.text is None or span[0] == span[1]:
+        return (a.units[row][group[0]], span, a.special[row][group[0]])
+    text = a.text[row]
+    source = text if isinstance(text, str) else text[a.segments[row][group[0]] if a.segments else 0]
+    return (source[span[0] : span[1]], span, False)

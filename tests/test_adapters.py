@@ -1,0 +1,395 @@
+"""From texts and images to explanations: every adapter on a small model that was saved and loaded again."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import whence
+from tests.hf import FAMILIES, SMALL, TEXT
+from tests.models import close
+from whence.adapters.text import tokens_of, words_in
+from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
+
+hf = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torchvision.*", "ignore::FutureWarning")
+TEXTS = ["a clever piece of cinema", "dull", "it is not, I think, that bad"]
+WORDS = "a clever piece of cinema dull it is not i think that bad what was very the question answer film"
+
+
+def wordpiece(folder: Path, slow: bool = False) -> Any:
+    """A tokenizer of a few words and all letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *WORDS.split(),
+        *letters,
+        *(f"##{c}" for c in letters),
+        *",.?!",
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)))
+    kind = hf.BertTokenizerLegacy if slow else hf.BertTokenizer
+    return kind(str(folder / "vocab.txt"), model_max_length=24)
+
+
+def bytes_of(folder: Path) -> Any:
+    """A byte-level tokenizer, as GPT-2's."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        [WORDS], trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)
+    )
+    return hf.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", bos_token="<end>")
+
+
+def built(model: str, config: str, vocabulary: int, **options: Any) -> nn.Module:
+    settings = getattr(hf, config)(
+        **{**SMALL, **TEXT, "vocab_size": vocabulary, "max_position_embeddings": 24, **options}
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        made = getattr(hf, model)(settings).eval()
+        for p in made.parameters():
+            if p.dim() > 1:
+                p.data.normal_(std=0.3)
+    return made
+
+
+def stored(folder: Path, model: nn.Module, processor: Any) -> str:
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Callable[..., Any]:
+    def make(head: str, **options: Any) -> Any:
+        tokenizer = wordpiece(tmp_path / "words")
+        names = {"id2label": {0: "bad", 1: "fine", 2: "good"}, "label2id": {"bad": 0, "fine": 1, "good": 2}}
+        model = built(
+            f"BertFor{head}", "BertConfig", len(tokenizer), **(names if "Classification" in head else {"num_labels": 2})
+        )
+        return whence.load(stored(tmp_path / head, model, tokenizer), **options)
+
+    return make
+
+
+# ---- text ----
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "lrp", "attcat", "deeplift", "leave_one_out"])
+def test_texts_in_a_batch_are_the_bare_model_on_the_same_ids(bert: Any, method: str) -> None:
+    clf = bert("SequenceClassification")
+    clf.model.double()
+    a = whence.explain(clf, TEXTS, method=method, target="good")
+    assert a.target.tolist() == [2, 2, 2]
+    assert a.labels == ["good"] * 3
+    for row, text in enumerate(TEXTS):
+        ids = dict(clf.tokenizer(text, return_tensors="pt"))
+        bare = whence.explain(clf.model, ids, method=method, target=2)
+        close(a[row].values, bare.values, 1e-9)
+        assert a[row].units == [clf.tokenizer.convert_ids_to_tokens(ids["input_ids"][0].tolist())]
+    assert whence.explain(clf, TEXTS[0], method=method).values.shape == (1, 7)
+
+
+def test_each_row_has_its_own_class_and_seed(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    options = {"method": "smoothgrad", "of": "input_x_gradient", "samples": 4}
+    a = whence.explain(clf, TEXTS, target=["good", 0, "fine"], seed=[1, 2, 3], batch_size=2, **options)
+    assert a.target.tolist() == [2, 0, 1]
+    for row, (target, seed) in enumerate([(2, 1), (0, 2), (1, 3)]):
+        close(a[row].raw, whence.explain(clf, TEXTS[row], target=target, seed=seed, **options).raw, 1e-4)
+
+
+def test_pairs(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    a = whence.explain(clf, ("what was it", "a very clever film"), method="lrp")
+    assert a.text == [("what was it", "a very clever film")]
+    assert a.segments == [[None, 0, 0, 0, None, 1, 1, 1, 1, None]]
+    pieces = [
+        a.text[0][segment][slice(*span)]
+        for segment, span in zip(a.segments[0], a.spans[0], strict=True)
+        if segment is not None
+    ]
+    assert pieces == ["what", "was", "it", "a", "very", "clever", "film"]
+
+
+def test_words(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    a = whence.explain(clf, ["cinematic, dull", "dull"], method="lrp", target=0)
+    assert a.units[0][1:5] == ["cinema", "##t", "##i", "##c"]
+    merged = a.merge_words()
+    assert merged[0].units == [["[CLS]", "cinematic", ",", "dull", "[SEP]"]]
+    assert merged[0].spans == [[(0, 0), (0, 9), (9, 10), (11, 15), (0, 0)]]
+    assert merged[1].units == [["[CLS]", "dull", "[SEP]"]]
+    close(merged.values.sum(1), a.values.sum(1), 1e-6)
+    assert merged[0].special == [[True, False, False, False, True]]
+
+
+def test_tags_questions_and_masks(bert: Any) -> None:
+    tagger = bert("TokenClassification")
+    a = whence.explain(tagger, TEXTS[0], method="input_x_gradient", target=(2, "good"))
+    ids = dict(tagger.tokenizer(TEXTS[0], return_tensors="pt"))
+    close(a.values, whence.explain(tagger.model, ids, method="input_x_gradient", target=(2, 2)).values, 1e-5)
+
+    reader = bert("QuestionAnswering")
+    pair = ("what was it", "a very clever film")
+    ids = dict(reader.tokenizer(*pair, return_tensors="pt"))
+    for side in ("start", "end"):
+        logits = reader.model(**ids)[f"{side}_logits"]
+        a = whence.explain(reader, pair, method="input_x_gradient", target=side)
+        assert a.target.tolist() == logits.argmax(1).tolist()
+        bare = whence.explain(
+            reader.model, ids, method="input_x_gradient", target=lambda out, s=side: out[f"{s}_logits"].amax(1)
+        )
+        close(a.values, bare.values, 1e-5)
+    with pytest.raises(InputError, match="question, context"):
+        whence.explain(reader, "what", method="gradient")
+
+    filler = bert("MaskedLM")
+    a = whence.explain(filler, ["a [MASK] piece", "[MASK]"], method="input_x_gradient", target="clever")
+    token = filler.tokenizer.convert_tokens_to_ids("clever")
+    assert a.target == [(2, token), (1, token)]
+    with pytest.raises(InputError, match="0 masks"):
+        whence.explain(filler, "a piece", method="gradient")
+    with pytest.raises(TargetError, match="tokens of this model"):
+        whence.explain(filler, "a [MASK]", method="gradient", target="cleverest")
+
+
+def test_long_texts(bert: Any) -> None:
+    text = " ".join(["a clever piece of cinema"] * 8)
+    with pytest.raises(InputError, match="has 42 tokens, and the model takes 24.*\n.*truncate.*window"):
+        whence.explain(bert("SequenceClassification"), ["dull", text], method="lrp")
+    cut = whence.explain(bert("SequenceClassification", long="truncate"), text, method="lrp")
+    assert cut.values.shape == (1, 24)
+    clf = bert("SequenceClassification", long="window")
+    a = whence.explain(clf, ["dull", text, "a film"], method="input_x_gradient", target="good")
+    assert a[1].values.shape == (1, 42)
+    assert a[1].units[0] == clf.tokenizer.convert_ids_to_tokens(clf.tokenizer(text)["input_ids"])
+    assert [a.text[0], a.text[2]] == ["dull", "a film"]
+    ids = clf.tokenizer(text)["input_ids"]
+    first = torch.tensor([[*ids[:23], ids[-1]]])  # the first window: its first tokens are in no other one
+    bare = whence.explain(clf.model, {"input_ids": first}, method="input_x_gradient", target=2)
+    close(a[1].values[:, 1:8], bare.values[:, 1:8], 1e-5)
+
+
+# ---- spans ----
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Co", "Cn")), min_size=1, max_size=20))
+def test_spans_are_in_order_and_inside(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    for tokenizer in _tokenizers(tmp_path_factory):
+        if not tokenizer(text)["input_ids"]:
+            continue
+        (tokens,) = tokens_of(tokenizer, (text,))
+        spans = [span for span, special in zip(tokens.spans, tokens.special, strict=True) if not special]
+        assert all(0 <= a <= b <= len(text) for a, b in spans)
+        assert spans == sorted(spans, key=lambda s: s[0])
+        seen = "".join(text[a:b] for a, b in dict.fromkeys(spans))
+        for character in text:  # what has a letter is somewhere
+            if character.isascii() and character.isalnum():
+                assert character in seen
+    spans = words_in(text)
+    assert "".join(text[a:b] for a, b in spans) == "".join(c for c in text if not c.isspace())
+    assert not any(unicodedata.category(text[a])[0] == "M" and a and not text[a - 1].isspace() for a, _ in spans[1:])
+
+
+_MADE: list[Any] = []
+
+
+def _tokenizers(factory: pytest.TempPathFactory) -> list[Any]:
+    if not _MADE:
+        folder = factory.mktemp("words")
+        _MADE.extend([wordpiece(folder), wordpiece(folder, slow=True), bytes_of(folder)])
+    return _MADE
+
+
+@pytest.mark.parametrize(
+    "text", ["a clever film", "naïve café, dull!", "שלום a film", "x 😀 film", "e\u0301t\u00e9 dull", "it's"]
+)
+def test_a_fast_and_a_slow_tokenizer_agree(tmp_path: Path, text: str) -> None:
+    fast, slow = (tokens_of(wordpiece(tmp_path / "w", slow=kind), (text,))[0] for kind in (False, True))
+    assert fast.ids["input_ids"] == slow.ids["input_ids"]
+    assert fast.spans == slow.spans
+    assert fast.words == slow.words
+
+
+# ---- images ----
+
+
+@pytest.mark.parametrize("name", ["vit", "deit", "swin", "beit", "resnet", "convnext", "mobilenet_v2"])
+def test_images(name: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    family = FAMILIES[name]
+    model = family.build(family.kinds[0]).float()
+    size = 32 if name == "mobilenet_v2" else 16
+    model.config.id2label, model.config.label2id = {0: "cat", 1: "dog", 2: "owl"}, {"cat": 0, "dog": 1, "owl": 2}
+    processor = hf.ViTImageProcessor(size={"height": size, "width": size})
+    clf = whence.load(stored(tmp_path / "m", model, processor))
+    g = torch.Generator().manual_seed(0)
+    pictures = [image.fromarray((torch.rand(20, 30, 3, generator=g) * 255).byte().numpy()) for _ in range(2)]
+    pictures[0].save(tmp_path / "0.png")
+    a = whence.explain(clf, [tmp_path / "0.png", pictures[1]], method="input_x_gradient", target="dog")
+    assert a.labels == ["dog", "dog"]
+    pixels = processor(images=pictures, return_tensors="pt")["pixel_values"]
+    close(a.values, whence.explain(model, {"pixel_values": pixels}, method="input_x_gradient", target=1).values, 1e-5)
+    with pytest.raises(InputError, match="no such file.*\n.*reads images"):
+        whence.explain(clf, "a clever film", method="gradient")
+
+
+def test_an_image_and_a_text(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = bytes_of(tmp_path)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 0)])
+    processor = hf.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    text_config = {**SMALL, "vocab_size": 300, "eos_token_id": 0, "max_position_embeddings": 24}
+    config = hf.CLIPConfig(
+        text_config=text_config, vision_config={**SMALL, "image_size": 16, "patch_size": 4}, projection_dim=8
+    )
+
+    class Both:
+        def __init__(self) -> None:
+            self.tokenizer, self.image_processor = tokenizer, processor
+
+    model = hf.CLIPModel(config).eval()
+    clip = whence.wrap(model, Both())
+    pictures = [image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
+    a = whence.explain(clip, [(pictures[0], "a clever film"), (pictures[1], "dull")], method="input_x_gradient")
+    alone = whence.explain(clip, (pictures[1], "dull"), method="input_x_gradient")
+    close(a.values["pixel_values"][1], alone.values["pixel_values"][0], 1e-4)
+    close(a.output_value[1:], alone.output_value, 1e-5)
+
+
+def test_a_plain_classifier_with_a_function() -> None:
+    model = nn.Linear(3, 2)
+    read = lambda rows: torch.tensor([[len(r), r.count("a"), 1.0] for r in rows])  # noqa: E731
+    clf = whence.wrap(model, read, labels=["no", "yes"])
+    a = whence.explain(clf, ["banana", "kiwi"], method="input_x_gradient", target="yes")
+    close(a.values, whence.explain(model, read(["banana", "kiwi"]), method="input_x_gradient", target=1).values, 1e-6)
+    assert a.labels == ["yes", "yes"]
+
+
+# ---- generation ----
+
+
+@pytest.fixture(params=["gpt2", "llama"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    tokenizer = bytes_of(tmp_path)
+    if request.param == "gpt2":
+        model = built(
+            "GPT2LMHeadModel", "GPT2Config", 300, n_embd=16, n_layer=2, n_head=2, n_positions=24, eos_token_id=0
+        )
+    else:
+        model = built("LlamaForCausalLM", "LlamaConfig", 300, num_key_value_heads=1, head_dim=8, eos_token_id=0)
+    return whence.load(stored(tmp_path / "m", model, tokenizer))
+
+
+def test_the_next_token(writer: Any) -> None:
+    a = whence.explain(writer, ["a clever film", "dull"], method="input_x_gradient")
+    for row, text in enumerate(["a clever film", "dull"]):
+        ids = writer.tokenizer(text, return_tensors="pt")["input_ids"]
+        token = int(writer.model(input_ids=ids).logits[0, -1].argmax())
+        assert a.target[row] == (ids.shape[1] - 1, token)
+        bare = whence.explain(writer.model, {"input_ids": ids}, method="input_x_gradient", target=(-1, token))
+        close(a[row].values, bare.values, 1e-4)
+
+
+def test_every_token_of_a_generated_text_from_one_pass(writer: Any) -> None:
+    written = writer.complete("a clever", tokens=4)
+    k, n = len(written.ids), len(writer.tokenizer("a clever")["input_ids"])
+    a = whence.explain(writer, "a clever", method="input_x_gradient", target=written)
+    assert a.values.shape == (1, k, n + k - 1)
+    assert (a.receipt["forward_passes"], a.receipt["backward_passes"]) == (1, k)
+    assert a.labels == [writer.tokenizer.convert_ids_to_tokens(written.ids)]
+    for i in range(k):  # nothing from the future
+        assert float(a.values[0, i, n + i :].abs().max() if n + i < a.values.shape[2] else 0.0) == 0
+    b = whence.explain(writer, "a clever", method="deeplift", target=written)
+    close(b.values.sum(2), b.output_value - b.baseline_value, 1e-3)
+    text = whence.explain(writer, "a clever film", method="input_x_gradient", target=...)
+    assert text.values.shape[1] == text.values.shape[2] - 1
+    for words in (["a", "b"], ["a clever"] * 2):
+        with pytest.raises(InputError, match="one text at a time"):
+            whence.explain(writer, words, method="gradient", target=...)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_source_and_its_target(name: str, tmp_path: Path) -> None:
+    tokenizer = wordpiece(tmp_path / "w")
+    model = FAMILIES[name].build("sdpa").float()
+    model.resize_token_embeddings(len(tokenizer))
+    translator = whence.load(stored(tmp_path / "m", model, tokenizer))
+    a = whence.explain(translator, "a clever film", method="input_x_gradient", target="dull film")
+    assert a.values["input_ids"].shape == (1, 2, 5)
+    assert a.values["decoder_input_ids"].shape == (1, 2, 2)
+    assert a.receipt["forward_passes"] == 1
+    assert a.labels == [["dull", "film"]]
+    assert a.units["input_ids"] == [["[CLS]", "a", "clever", "film", "[SEP]"]]
+    assert float(a.values["decoder_input_ids"][0, 0, 1].abs()) == 0
+    free = whence.explain(translator, "a clever film", method="input_x_gradient")
+    assert free.values["input_ids"].shape[2] == 5
+
+
+# ---- mistakes ----
+
+
+def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clf = bert("SequenceClassification")
+    with pytest.raises(TargetError, match="no label.*'good'"):
+        whence.explain(clf, "dull", method="gradient", target="godo")
+    with pytest.raises(TargetError, match="2 entries"):
+        whence.explain(clf, TEXTS, method="gradient", target=["good", "bad"])
+    with pytest.raises(InputError, match="reads text"):
+        whence.explain(clf, torch.zeros(1, 3), method="gradient")
+    folder = tmp_path / "SequenceClassification"
+    with pytest.raises(ModelError, match="does text-classification"):
+        whence.load(folder, task="image-classification")
+    weights = folder / "model.safetensors"
+    weights.rename(folder / "pytorch_model.bin")
+    with pytest.raises(FileError, match="pickle.*\n.*save_pretrained"):
+        whence.load(folder)
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(FileError, match="no weights"):
+        whence.load(folder)
+    with pytest.raises(FileError, match="config.json"):
+        whence.load(tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
+    weights.touch()
+    with pytest.raises(FileError, match="no model configuration"):
+        whence.load(folder)
+    with pytest.raises(ParameterError, match="long="):
+        whence.wrap(nn.Linear(1, 1), len, long="cut")
+    with pytest.raises(ParameterError, match="processor is int"):
+        whence.wrap(nn.Linear(1, 1), 3)
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ParameterError, match="needs transformers"):
+        whence.load(folder)
+
+
+def test_left_or_right_padding_is_the_same(bert: Any, writer: Any) -> None:
+    for wrapped in (bert("SequenceClassification"), writer):
+        found = []
+        for side in ("right", "left"):
+            wrapped.tokenizer.padding_side = side
+            found.append(whence.explain(wrapped, TEXTS, method="input_x_gradient").values)
+        close(found[1], found[0], 1e-6)
