@@ -144,6 +144,19 @@ def test_words(bert: Any) -> None:
     assert merged[0].special == [[True, False, False, False, True]]
 
 
+def test_words_are_removed_together(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    a = whence.explain(
+        clf, ["cinematic, dull", "dull"], method="leave_one_out", units="words", target=0, baseline="mask"
+    )
+    assert len({float(v) for v in a[0].values[0, 1:5]}) == 1  # one word's pieces have one value
+    assert float(a[0].values[0, 0]) == 0  # special tokens stay
+    alone = whence.explain(clf, "dull", method="leave_one_out", units="words", target=0, baseline="mask")
+    close(a[1].values, alone.values, 1e-5)
+    with pytest.raises(ParameterError, match="units"):
+        whence.explain(nn.Linear(2, 2), torch.ones(1, 2), method="leave_one_out", units="words")
+
+
 def test_tags_questions_and_masks(bert: Any) -> None:
     tagger = bert("TokenClassification")
     a = whence.explain(tagger, TEXTS[0], method="input_x_gradient", target=(2, "good"))

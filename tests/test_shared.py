@@ -77,6 +77,24 @@ def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
         close(whole[row].output_value, alone.output_value, 1e-10)
 
 
+@pytest.mark.parametrize(
+    "method", ["input_x_gradient", "integrated_gradients", "lrp", "attcat", "transformer_attribution"]
+)
+def test_posts_as_text_are_the_bare_model_on_their_ids(data: Any, method: str) -> None:
+    clf = whence.load(data("bert-tiny-toxicity"), long="truncate")
+    clf.model.double()
+    with open(data("toxic_spans_semeval2021") / "tsd_test.csv", encoding="utf-8") as file:
+        posts = [row["text"] for row in csv.DictReader(file)][:40]
+    a = whence.explain(clf, posts, method=method, target="toxic")
+    for row, post in enumerate(posts):
+        ids = dict(clf.tokenizer(post, truncation=True, max_length=512, return_tensors="pt"))
+        bare = whence.explain(clf.model, ids, method=method, target=1)
+        close(a[row].values, bare.values, 1e-9 if method != "integrated_gradients" else 1e-6)
+        (units,), (spans,) = a[row].units, a[row].spans
+        assert units == clf.tokenizer.convert_ids_to_tokens(ids["input_ids"][0].tolist())
+        assert all(post[s:e].strip() == post[s:e] for s, e in spans)
+
+
 # ---- a trained residual network ----
 
 

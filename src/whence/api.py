@@ -65,7 +65,7 @@ def explain(
             model,
             model.questions(inputs, target, batch_size),
             progress,
-            lambda q: explain(q.model, q.inputs, target=q.target, seed=q.seeds(seed), **options, **params),
+            lambda q: explain(q.model, q.inputs, target=q.target, seed=q.seeds(seed), **options, **q.params(params)),
         )
     with apart():
         rules, params = _named_rules(rules, params)

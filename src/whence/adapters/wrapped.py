@@ -41,6 +41,19 @@ class Question:
     units: Any = None  # of several inputs, by name
     windows: list[Tokens] | None = None  # the rows are windows of one text
 
+    def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A method's parameters; units="words" become numbers of words, special tokens never removed."""
+        if given.get("units") != "words" or not isinstance(given["units"], str):
+            return dict(given)
+        if "words" not in self.facts:
+            raise ParameterError('units="words" is for texts.\n  Leave it out.')
+        numbers = []
+        for words, segments in zip(self.facts["words"], self.facts["segments"], strict=True):
+            pairs = list(zip(segments, words, strict=True))
+            known = {pair: n for n, pair in enumerate(dict.fromkeys(p for p in pairs if p[1] is not None))}
+            numbers.append([known.get(pair, -1) for pair in pairs])
+        return {**given, "units": torch.tensor(numbers)}
+
     def seeds(self, given: Any) -> Any:
         """The seeds of these rows, where each has one of its own."""
         if not isinstance(given, list | tuple | Tensor):

@@ -152,5 +152,7 @@ def _caption(a: Attribution, row: int, k: int, name: str) -> str:
     target = a.target if isinstance(a.target, str) else a.target[row]
     if isinstance(target, Tensor):
         target = target.tolist()[k] if a.several else target.tolist()
+    if a.labels:
+        target = a.labels[row][k] if a.several else a.labels[row]
     score = float(a.output_value[row, k] if a.several else a.output_value[row])
     return f"{name + ', ' if name else ''}row {row}, target {target}, score {score:.3g}"

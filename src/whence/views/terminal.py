@@ -37,6 +37,7 @@ def describe(a: Attribution) -> str:
     if isinstance(a.values, Tensor) and not a.several:
         for row, best in enumerate(a.top(_UNITS)[:_ROWS]):
             target = clean(a.target) if isinstance(a.target, str) else _plain(a.target[row])
+            target = clean(str(a.labels[row])) if a.labels else target
             lines.append(f"row {row}: target {target}, score {float(a.output_value[row]):.4g}")
             lines += _bars(best)
         if len(a) > _ROWS:
