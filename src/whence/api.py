@@ -11,7 +11,7 @@ from typing import Any
 from whence import baselines
 from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
-from whence.adapters.wrapped import Wrapped
+from whence.adapters.wrapped import Question, Wrapped
 from whence.assemble import Part, join
 from whence.attribution import Attribution
 from whence.comparison import Comparison, Trace
@@ -58,15 +58,15 @@ def explain(
     """
     if isinstance(model, Wrapped):
         options = {
-            "method": method, "baseline": baseline, "at": at, "wrt": wrt, "output": output, "rules": rules,
-            "unruled": unruled, "keep": keep, "batch_size": batch_size, "progress": False, "channels": channels,
+            "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
+            "batch_size": batch_size, "progress": False, "channels": channels,
         }  # fmt: skip
-        return answered(
-            model,
-            model.questions(inputs, target, batch_size),
-            progress,
-            lambda q: explain(q.model, q.inputs, target=q.target, seed=q.seeds(seed), **options, **q.params(params)),
-        )
+
+        def ask(q: Question) -> Attribution:
+            given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seed), **q.params(params)}
+            return explain(q.model, q.inputs, **given, **options)
+
+        return answered(model, model.questions(inputs, target, batch_size), progress, ask)
     with apart():
         rules, params = _named_rules(rules, params)
         params = methods[method].check(params)

@@ -111,7 +111,7 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
         spans = [(int(a), int(b)) for a, b in given["offset_mapping"]]
     else:
         segments = _segments(given, special)
-        spans = _aligned(units, special, segments, texts)
+        spans = _by_pieces(tokenizer, units, segments, texts) or _aligned(units, special, segments, texts)
     spans = [
         (0, 0) if s else _stripped(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
     ]
@@ -123,10 +123,13 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
 
 
 def _stripped(text: str, span: Span) -> Span:
-    """A span without the space that some tokenizers count to the next word."""
+    """A span without the space that some tokenizers count to the next word, and with the marks of its last letter."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
+    start = next((p for p in range(start, end) if unicodedata.category(text[p])[0] != "M"), start)
+    while start < end < len(text) and unicodedata.category(text[end])[0] == "M":
+        end += 1
     return (start, end)
 
 
@@ -145,6 +148,48 @@ def _segments(given: Any, special: Sequence[bool]) -> list[int | None]:
 
 
 # ---- spans without a tokenizer that knows them ----
+
+
+def _by_pieces(
+    tokenizer: Any, units: Sequence[str], segments: Sequence[int | None], texts: Sequence[str]
+) -> list[Span] | None:
+    """Spans by cutting texts as word-piece tokenizers do, each piece read alone; None if that gives other tokens."""
+    found: list[Span] = [(0, 0)] * len(units)
+    for segment, text in enumerate(texts):
+        places = [i for i, of in enumerate(segments) if of == segment]
+        read = [(piece, token) for piece in _pieces(text) for token in tokenizer.tokenize(text[piece[0] : piece[1]])]
+        if [token for _, token in read] != [units[i] for i in places]:
+            return None
+        for piece in dict.fromkeys(piece for piece, _ in read):
+            mine = [i for i, (of, _) in zip(places, read, strict=True) if of == piece]
+            within = _aligned(
+                [units[i] for i in mine], [False] * len(mine), [0] * len(mine), [text[piece[0] : piece[1]]]
+            )
+            for i, (start, end) in zip(mine, within, strict=True):
+                found[i] = piece if len(mine) == 1 else (piece[0] + start, piece[0] + end)
+    return found
+
+
+_CHINESE = (  # what word-piece tokenizers set apart
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def _pieces(text: str) -> list[Span]:
+    """Words without spaces; punctuation and Chinese characters stand alone."""
+    found: list[Span] = []
+    joins = False
+    for place, character in enumerate(text):
+        alone = _is_sign(character) or any(first <= ord(character) <= last for first, last in _CHINESE)
+        if character.isspace():
+            joins = False
+        elif joins and not alone:
+            found[-1] = (found[-1][0], place + 1)
+        else:
+            found.append((place, place + 1))
+            joins = not alone
+    return found
 
 
 def _aligned(
@@ -224,11 +269,11 @@ def words_in(text: str) -> list[Span]:
     found: list[Span] = []
     inside = False
     for place, character in enumerate(text):
-        letter = character.isalnum() or character in "_'’" or unicodedata.category(character)[0] == "M"
-        joins = inside and letter and (unicodedata.category(character)[0] == "M" or text[place - 1 : place] != " ")
+        mark = unicodedata.category(character)[0] == "M"
+        letter = character.isalnum() or character in "_'’" or mark
         if character.isspace():
             inside = False
-        elif joins:
+        elif found and found[-1][1] == place and (mark or (inside and letter)):
             found[-1] = (found[-1][0], place + 1)
         else:
             found.append((place, place + 1))

@@ -40,6 +40,14 @@ class Question:
     facts: Mapping[str, list[Any]] = field(default_factory=dict)  # by name, one entry per row
     units: Any = None  # of several inputs, by name
     windows: list[Tokens] | None = None  # the rows are windows of one text
+    stand_ins: Mapping[str, int] = field(default_factory=dict)  # ids of the tokens that baselines name
+
+    def baseline(self, given: Any) -> Any:
+        """A token in the place of all but special ones, as the tokenizer knows them."""
+        if not isinstance(given, str) or given not in self.stand_ins:
+            return given
+        special = torch.tensor(self.facts["special"])
+        return torch.where(special, self.inputs["input_ids"], self.stand_ins[given])
 
     def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A method's parameters; units="words" become numbers of words, special tokens never removed."""
@@ -141,7 +149,11 @@ class Wrapped:
             target = self._predicted(model, inputs, target)
         elif any(w is None for w in target):
             target = None if all(w is None for w in target) else self._filled(model, inputs, target)
-        return Question(model, inputs, target, places, facts)
+        return Question(model, inputs, target, places, facts, stand_ins=self._stand_ins())
+
+    def _stand_ins(self) -> dict[str, int]:
+        ids = {name: getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "mask")}
+        return {name: int(number) for name, number in ids.items() if number is not None}
 
     @torch.no_grad()
     def _predicted(self, model: Any, inputs: dict[str, Tensor], target: list[Any]) -> list[tuple[int, int]]:
