@@ -377,6 +377,80 @@ def test_a_source_and_its_target(name: str, tmp_path: Path) -> None:
     assert free.values["input_ids"].shape[2] == 5
 
 
+# ---- rows keep what is theirs ----
+
+
+def test_options_by_row_follow_their_rows(bert: Any) -> None:
+    import numpy as np
+
+    clf = bert("SequenceClassification")
+    batch = dict(clf.tokenizer(TEXTS, padding=True, return_tensors="pt"))
+    other = torch.where(batch["attention_mask"] == 1, 7, 0)
+    units = torch.arange(batch["input_ids"].shape[1]).expand(3, -1) // 2
+    for options in (
+        {"method": "integrated_gradients", "baseline": other, "steps": 3},
+        {"method": "leave_one_out", "units": units},
+    ):
+        a, b = (whence.explain(m, x, target=0, **options).values for m, x in ((clf, TEXTS), (clf.model, batch)))
+        close(a, b, 1e-4)
+    noise = {"method": "smoothgrad", "of": "input_x_gradient", "samples": 3, "target": 0}
+    listed = whence.explain(clf, TEXTS, seed=[4, 5, 6], **noise).values
+    for seed in (range(4, 7), np.array([4, 5, 6]), torch.tensor([4, 5, 6])):
+        assert torch.equal(whence.explain(clf, TEXTS, seed=seed, **noise).values, listed)
+    with pytest.raises(ParameterError, match="2 entries"):
+        whence.explain(clf, TEXTS, seed=[1, 2], **noise)
+    assert whence.explain(clf, TEXTS, method="attcat", target=np.array([0, 1, 2])).target.tolist() == [0, 1, 2]
+    kept = whence.explain(clf, TEXTS * 12, method="attcat", keep=("attention",)).kept["attention"]
+    assert [len(layer) for layer in kept] == [36, 36]
+
+
+def test_long_and_short_texts_together(bert: Any) -> None:
+    clf = bert("SequenceClassification", long="window")
+    long = " ".join(["a clever piece of cinema"] * 8)
+    for method in ("lrp", "integrated_gradients", "deeplift", "leave_one_out"):
+        a = whence.explain(clf, ["dull", long], method=method, target=0)
+        close(a[0].values, whence.explain(clf, "dull", method=method, target=0).values, 1e-3)
+    pair = whence.explain(bert("SequenceClassification", long="truncate"), (long, "a film"), method="lrp")
+    assert pair.units[0][-3:] == ["a", "film", "[SEP]"]  # the longer one is cut
+    assert len(pair.units[0]) == 24
+
+
+def test_a_model_in_training_predicts_as_in_use(writer: Any) -> None:
+    expected = writer.complete("a clever", tokens=3).ids
+    writer.model.train()
+    for module in writer.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    assert [writer.complete("a clever", tokens=3).ids for _ in range(3)] == [expected] * 3
+    assert writer.model.training
+
+
+def test_values_of_a_layer_are_no_tokens(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    a = whence.explain(clf, TEXTS, method="input_x_gradient", at="bert.pooler")
+    assert a.units is None
+    assert a.text == TEXTS
+    a.show()
+
+
+def test_functions_and_positions_as_targets(bert: Any) -> None:
+    clf = bert("SequenceClassification")
+    a = whence.explain(clf, TEXTS, method="input_x_gradient", target=lambda out: out.logits[:, 1])
+    close(a.values, whence.explain(clf, TEXTS, method="input_x_gradient", target=1).values, 1e-6)
+    tagger = bert("TokenClassification")
+    with pytest.raises(TargetError, match="position is 5"):
+        whence.explain(tagger, ["a", TEXTS[0]], method="gradient", target=[(5, 0), (1, 0)])
+    reader = bert("QuestionAnswering")
+    with pytest.raises(TargetError, match='"start" or "end"'):
+        whence.explain(reader, ("what", "a film"), method="gradient", target="middle")
+    at = whence.explain(reader, ("what", "a film"), method="input_x_gradient", target=3)
+    assert at.target.tolist() == [3]
+
+
+def test_a_trace_of_a_loaded_model(writer: Any) -> None:
+    assert len(whence.trace(writer, "a clever", method="lrp", target=" film", show=False)) > 10
+
+
 # ---- mistakes ----
 
 
@@ -391,6 +465,14 @@ def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "SequenceClassification"
     with pytest.raises(ModelError, match="does text-classification"):
         whence.load(folder, task="image-classification")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "other").mkdir()
+    for file in folder.iterdir():
+        (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
+    config["architectures"] = ["BertForMaskedLM"]
+    (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FileError, match="no weights for"):
+        whence.load(tmp_path / "other")
     weights = folder / "model.safetensors"
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(FileError, match="pickle.*\n.*save_pretrained"):

@@ -50,7 +50,7 @@ ALLOWED = {  # who may import what of whence at run time
     "many": {"subject"},
     "lines": {"engine", "errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
-    "adapters": {"adapters", "attribution", "errors", "progress", "subject"},
+    "adapters": {"adapters", "attribution", "engine", "errors", "progress", "subject", "targets"},
     "words": {"errors"},
     "composites": {"engine", "errors"},
     "conservation": {"engine", "errors", "passes", "subject"},

@@ -66,7 +66,7 @@ def explain(
             given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seed), **q.params(params)}
             return explain(q.model, q.inputs, **given, **options)
 
-        return answered(model, model.questions(inputs, target, batch_size), progress, ask)
+        return answered(model, model.questions(inputs, target, batch_size, bool(keep)), progress, ask)
     with apart():
         rules, params = _named_rules(rules, params)
         params = methods[method].check(params)

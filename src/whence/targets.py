@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -45,8 +46,17 @@ def find_logits(output: Any) -> Tensor:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Indices:
+    """Several full indices into each row's output, (rows, k, depth): how adapters ask for every token of a text."""
+
+    index: Tensor
+
+
 def read_target(target: Any, rows: int) -> Any:
     """Check a target's form before the model runs; indices become a LongTensor (rows, k, depth)."""
+    if isinstance(target, Indices):
+        return target.index
     if target is None or callable(target):
         return target
     if isinstance(target, str):
@@ -70,8 +80,6 @@ def read_target(target: Any, rows: int) -> Any:
     if index.dim() == 0:
         return index.expand(rows)[:, None, None]
     _check_rows(len(index), rows, "target")
-    if index.dim() == 3:  # several full indices per row
-        return index
     if index.dim() > 2:
         raise TargetError(
             f"target has the shape {tuple(index.shape)}.\n"
@@ -81,12 +89,14 @@ def read_target(target: Any, rows: int) -> Any:
 
 
 def several(target: Any) -> bool:
-    """Whether a target, as the user gave it, asks for several scores per row (a nested list, or a tensor like one)."""
+    """Whether a target, as the user gave it, asks for several scores per row (a 2-D tensor or nested list)."""
+    if isinstance(target, Indices):
+        return True
     if target is None or callable(target) or isinstance(target, tuple):
         return False
     if isinstance(target, list) and target and isinstance(target[0], tuple):
         return False
-    return np.ndim(target) in (2, 3)
+    return np.ndim(target) == 2
 
 
 def _indices(value: Any, what: str) -> Tensor:

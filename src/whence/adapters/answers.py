@@ -27,12 +27,22 @@ def answered(
         answer = ask(question)
         facts: dict[str, Any] = {name: list(told) for name, told in question.facts.items()}
         facts.setdefault("labels", _labels(wrapped, answer))
+        if not _are_tokens(answer, facts.get("units")):
+            facts = {name: told for name, told in facts.items() if name in ("text", "labels")}
         answer = replace(answer, **({"units": question.units} if question.units else {}), **facts)
         found.append(answer if question.windows is None else _one_row(answer, question.windows))
     places = [place for question in questions for place in question.places]
     whole = _joined(found)
     order = sorted(range(len(places)), key=places.__getitem__)
     return whole if order == list(range(len(places))) else whole._pick(order)
+
+
+def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
+    """Whether the values are one per token, and not those of some layer."""
+    if units is None or not isinstance(answer.values, Tensor):
+        return True
+    axis = 1 + answer.several
+    return answer.values.dim() == axis + 1 and answer.values.shape[axis] == len(units[0])
 
 
 def _labels(wrapped: Wrapped, answer: Attribution) -> list[Any] | None:
@@ -106,9 +116,12 @@ def _receipts(given: list[Mapping[str, Any]]) -> dict[str, Any]:
     found = dict(given[0])
     for name in ("forward_passes", "backward_passes"):
         found[name] = sum(receipt[name] for receipt in given)
-    for name in found.get("per_row", ()):
+    names = [name for name in found.pop("per_row", ()) if all(name in receipt for receipt in given)]
+    for name in list(given[0].get("per_row", ())):
+        found.pop(name, None)
+    for name in names:
         found[name] = [line for receipt in given for line in receipt[name]]
-    return found
+    return found | ({"per_row": names} if names else {})
 
 
 # ---- windows of one text ----

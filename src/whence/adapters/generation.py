@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from whence.adapters import text as texts
+from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
+from whence.targets import Indices
 
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Question, Wrapped
@@ -28,14 +31,27 @@ class Continuation(str):
 @torch.no_grad()
 def complete(wrapped: Wrapped, text: str, tokens: int = 20) -> Continuation:
     """What the model writes after a text, greedily, up to its end-of-text token."""
+    if not isinstance(text, str) or not text or tokens < 1:
+        raise InputError("complete() goes on from a text by at least one token.\n  Give a string that is not empty.")
     model, tokenizer = wrapped.model, wrapped.tokenizer
     end = getattr(model.config, "eos_token_id", None)
     ends = set(end) if isinstance(end, list) else {end}
-    ids = list(tokenizer(text)["input_ids"])
     limit = texts.limit_of(tokenizer, model.config)
+    ids = _tokens(wrapped, (text,), limit).ids["input_ids"]
     written: list[int] = []
     source = torch.tensor([ids])
-    while len(written) < tokens and (limit is None or len(ids) + len(written) < limit):
+    before = 1 if wrapped.task == "text2text-generation" else len(ids)
+    if limit is not None and before >= limit:
+        raise InputError(f"The text has {before} tokens, and the model takes {limit}: nothing can be written after it.")
+    with scope(model):
+        _write(wrapped, ids, source, written, tokens if limit is None else min(tokens, limit - before), ends)
+    return Continuation(tokenizer.decode(written), written)
+
+
+def _write(wrapped: Wrapped, ids: list[int], source: Tensor, written: list[int], most: int, ends: set[Any]) -> None:
+    """Token by token, the likeliest each time."""
+    model = wrapped.model
+    while len(written) < most:
         if wrapped.task == "text2text-generation":
             decoder = torch.tensor([[_start(model), *written]])
             logits = model(input_ids=source, decoder_input_ids=decoder).logits
@@ -43,9 +59,8 @@ def complete(wrapped: Wrapped, text: str, tokens: int = 20) -> Continuation:
             logits = model(input_ids=torch.tensor([[*ids, *written]])).logits
         token = int(logits[0, -1].argmax())
         if token in ends and written:
-            break
+            return
         written.append(token)
-    return Continuation(tokenizer.decode(written), written)
 
 
 def _ids(wrapped: Wrapped, target: Any) -> list[int]:
@@ -64,7 +79,7 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
 
     row = _one(rows)
     limit = texts.limit_of(wrapped.tokenizer, wrapped.model.config)
-    (tokens,) = texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)
+    tokens = _tokens(wrapped, row, limit)
     ids = list(tokens.ids["input_ids"])
     if target is ...:
         wanted, first = ids[1:], 0
@@ -80,7 +95,13 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
     inputs = {"input_ids": torch.tensor([whole]), "attention_mask": torch.ones(1, len(whole), dtype=torch.long)}
     index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]])
     facts = text_facts([tokens], inputs) | {"labels": [wrapped.tokenizer.convert_ids_to_tokens(wanted)]}
-    return Question(wrapped.model, inputs, index, [0], facts)
+    return Question(wrapped.model, inputs, Indices(index), [0], facts)
+
+
+def _tokens(wrapped: Wrapped, row: tuple[str, ...], limit: int | None) -> texts.Tokens:
+    if wrapped.long == "window":
+        return texts.tokens_of(wrapped.tokenizer, row, limit, "error")[0]
+    return texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)[0]
 
 
 def _with(wrapped: Wrapped, tokens: texts.Tokens, more: list[int]) -> texts.Tokens:
@@ -101,7 +122,11 @@ def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Qu
 
     row = _one(rows)
     limit = texts.limit_of(wrapped.tokenizer, wrapped.model.config)
-    (tokens,) = texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)
+    tokens = _tokens(wrapped, row, limit)
+    if target is not None and not isinstance(target, str):
+        raise TargetError(
+            f"target={target!r} is no text.\n  Give the target text, or leave it out for what is written."
+        )
     written = complete(wrapped, row[0]) if target is None else target
     wanted = _ids(wrapped, written)
     before = [_start(wrapped.model), *wanted[:-1]]
@@ -113,7 +138,7 @@ def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Qu
     index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]])
     name = wrapped.tokenizer.convert_ids_to_tokens
     units = {"input_ids": [tokens.units], "decoder_input_ids": [name(before)]}
-    return Question(wrapped.model, inputs, index, [0], {"text": [row[0]], "labels": [name(wanted)]}, units)
+    return Question(wrapped.model, inputs, Indices(index), [0], {"text": [row[0]], "labels": [name(wanted)]}, units)
 
 
 def _start(model: Any) -> int:

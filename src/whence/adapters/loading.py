@@ -40,9 +40,16 @@ def load(
             + f".\n  There are adapters for {', '.join(dict.fromkeys(TASKS.values()))}; give other models tensors."
         )  # fmt: skip
     try:
-        model = kind.from_pretrained(name, use_safetensors=True, **common).eval()
-    except OSError as error:
+        model, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **common)
+    except Exception as error:  # each part of transformers has its own
         raise FileError(f"{name!r} has no weights that can be read: {_first_line(error)}") from None
+    missing = sorted(told.get("missing_keys", ()))
+    if missing:
+        raise FileError(
+            f"{name!r} has no weights for {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
+            + f" of {kind.__name__}: they would be random.\n  Give a folder with a model that was trained for this."
+        )  # fmt: skip
+    model = model.eval()
     return wrap(model, _processor(transformers, name, own, common), task=own, long=long)
 
 
@@ -89,7 +96,13 @@ def _class(transformers: Any, config: Any, task: str | None) -> Any:
     return mapping[type(config)]
 
 
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.vocab", "merges.txt", "tokenizer*.json")
+
+
 def _processor(transformers: Any, name: str, task: str, common: dict[str, Any]) -> Any:
+    folder = Path(name)
+    if folder.is_dir() and task != "image-classification" and not any(p for g in _VOCABULARIES for p in folder.glob(g)):
+        raise FileError(f"{name!r} has no tokenizer.\n  Save it there too, or whence.wrap(model, tokenizer).")
     auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
     try:
         return getattr(transformers, auto or "AutoTokenizer").from_pretrained(name, **common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -46,7 +47,10 @@ def limit_of(tokenizer: Any, config: Any) -> int | None:
     return min(limits) if limits else None
 
 
-_OFFSET = frozenset("roberta xlm-roberta camembert longformer".split())  # positions begin after the padding's
+_OFFSET = frozenset(  # positions begin after the padding's
+    """roberta xlm-roberta xlm-roberta-xl camembert longformer mpnet roberta-prelayernorm data2vec-text xmod ibert luke
+    esm""".split()
+)
 
 
 def tokens_of(
@@ -66,10 +70,35 @@ def tokens_of(
         raise InputError(
             f'Text {place} is a pair of {len(whole)} tokens, and the model takes {limit}.\n  Use long="truncate".'
         )
+    if len(texts) > 1:
+        return [_shortened(whole, limit)]
     room = limit - sum(whole.special)
     if room < 1:
         raise InputError(f"The model takes {limit} tokens, and special tokens alone are {sum(whole.special)}.")
     return _windows(whole, room, long)
+
+
+def _shortened(whole: Tokens, limit: int) -> Tokens:
+    """A pair without the last tokens of the longer text, again and again."""
+    kept = list(range(len(whole)))
+    while len(kept) > limit:
+        sizes = [sum(whole.segments[i] == segment for i in kept) for segment in (0, 1)]
+        longer = sizes.index(max(sizes))
+        kept.remove(max(i for i in kept if whole.segments[i] == longer))
+    return _taken(whole, kept)
+
+
+def _taken(whole: Tokens, kept: list[int]) -> Tokens:
+    """Some of a text's tokens."""
+    ids = {name: [values[i] for i in kept] for name, values in whole.ids.items()}
+
+    def pick(values: list[Any]) -> list[Any]:
+        return [values[i] for i in kept]
+
+    return Tokens(
+        ids, pick(whole.units), pick(whole.spans), pick(whole.special), pick(whole.words), whole.text,
+        pick(whole.segments), whole, kept,
+    )  # fmt: skip
 
 
 def _windows(whole: Tokens, room: int, long: Long) -> list[Tokens]:
@@ -82,14 +111,7 @@ def _windows(whole: Tokens, room: int, long: Long) -> list[Tokens]:
     for start in starts:
         kept = {*range(first), *inner[start : start + room], *range(last + 1, len(whole))}
         chosen = [i for i in range(len(whole)) if i in kept or (whole.special[i] and first < i < last)]
-
-        def pick(values: list[Any], chosen: list[int] = chosen) -> list[Any]:
-            return [values[i] for i in chosen]
-
-        found.append(
-            Tokens({name: pick(ids) for name, ids in whole.ids.items()}, pick(whole.units), pick(whole.spans),
-                   pick(whole.special), pick(whole.words), whole.text, pick(whole.segments), whole, chosen)
-        )  # fmt: skip
+        found.append(_taken(whole, chosen))
     return found
 
 
@@ -115,9 +137,7 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
     spans = [
         (0, 0) if s else _stripped(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
     ]
-    words = [
-        None if s else word_at(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
-    ]  # fmt: skip
+    words = _words(texts, spans, special, segments)
     names = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in given]
     return Tokens({n: list(given[n]) for n in names}, units, spans, special, words, tuple(texts), segments)
 
@@ -260,9 +280,15 @@ def _folded(text: str) -> tuple[str, list[int]]:
 # ---- words ----
 
 
-def word_at(text: str, span: Span) -> int | None:
-    """The number of the word that a span begins in: letters, digits and their marks together, other signs alone."""
-    return next((n for n, (a, b) in enumerate(words_in(text)) if a <= span[0] < b), None)
+def _words(
+    texts: Sequence[str], spans: Sequence[Span], special: Sequence[bool], segments: Sequence[int | None]
+) -> list[int | None]:
+    """The number of the word that each token begins in: letters, digits and their marks together, other signs alone."""
+    ends = [[end for _, end in words_in(text)] for text in texts]
+    return [
+        None if alone or (found := bisect_right(ends[g or 0], span[0])) >= len(ends[g or 0]) else found
+        for span, alone, g in zip(spans, special, segments, strict=True)
+    ]
 
 
 def words_in(text: str) -> list[Span]:

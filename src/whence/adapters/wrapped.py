@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from whence.adapters import generation, vision
 from whence.adapters import text as texts
 from whence.adapters.text import Long, Tokens
+from whence.engine.scope import scope
 from whence.errors import InputError, ModelError, ParameterError, TargetError, did_you_mean
 
 TASKS = {  # the end of a class's name → what it does
@@ -41,18 +42,20 @@ class Question:
     units: Any = None  # of several inputs, by name
     windows: list[Tokens] | None = None  # the rows are windows of one text
     stand_ins: Mapping[str, int] = field(default_factory=dict)  # ids of the tokens that baselines name
+    total: int = 1  # rows of the user's
 
     def baseline(self, given: Any) -> Any:
         """A token in the place of all but special ones, as the tokenizer knows them."""
         if not isinstance(given, str) or given not in self.stand_ins:
-            return given
+            return self._of_rows(given)
         special = torch.tensor(self.facts["special"])
         return torch.where(special, self.inputs["input_ids"], self.stand_ins[given])
 
     def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A method's parameters; units="words" become numbers of words, special tokens never removed."""
-        if given.get("units") != "words" or not isinstance(given["units"], str):
-            return dict(given)
+        units = given.get("units")
+        if not isinstance(units, str) or units != "words":
+            return {**given, "units": self._of_rows(units)} if isinstance(units, Tensor) else dict(given)
         if "words" not in self.facts:
             raise ParameterError('units="words" is for texts.\n  Leave it out.')
         numbers = []
@@ -64,10 +67,23 @@ class Question:
 
     def seeds(self, given: Any) -> Any:
         """The seeds of these rows, where each has one of its own."""
-        if not isinstance(given, list | tuple | Tensor):
+        given = given.tolist() if hasattr(given, "tolist") else given
+        if not isinstance(given, list | tuple | range):
             return given
-        picked = [int(given[place]) for place in self.places]
+        if len(given) != self.total:
+            raise ParameterError(
+                f"seed has {len(given)} entries, and there are {self.total} rows.\n  Give one per row."
+            )
+        picked = [given[place] for place in self.places]
         return picked if self.windows is None else picked * len(self.windows)
+
+    def _of_rows(self, given: Any) -> Any:
+        """What the user laid out like a padded batch of all rows, for these rows."""
+        many = isinstance(given, Tensor) and given.dim() > 0 and len(given) == self.total > 1
+        if not many or "words" not in self.facts:
+            return given
+        picked = given[self.places]
+        return picked[:, : self.inputs["input_ids"].shape[1]] if picked.dim() > 1 else picked
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,18 +105,28 @@ class Wrapped:
 
     @property
     def _pad(self) -> int:
-        own = getattr(self.tokenizer, "pad_token_id", None)
+        own = getattr(getattr(self.model, "config", None), "pad_token_id", None)
+        own = own if isinstance(own, int) else getattr(self.tokenizer, "pad_token_id", None)
         return int(own if own is not None else getattr(self.tokenizer, "eos_token_id", None) or 0)
 
     # ---- what the user gives ----
 
-    def questions(self, inputs: Any, target: Any, batch_size: int | None) -> list[Question]:
-        """The rows in passes of like length."""
+    def questions(self, inputs: Any, target: Any, batch_size: Any = None, whole: bool = False) -> list[Question]:
+        """The rows in passes of like length, or `whole` in one."""
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+        ):
+            raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+        found = self._questions(inputs, target, batch_size, whole)
+        total = 1 + max(place for question in found for place in question.places)
+        return [replace(question, total=total) for question in found]
+
+    def _questions(self, inputs: Any, target: Any, batch_size: int | None, whole: bool) -> list[Question]:
         if self.task == "function":
             made = self.processor(inputs)
             return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
         if self.task == "image-classification":
-            pixels = vision.pixels(self.processor, inputs)
+            pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
             return [Question(self.model, {"pixel_values": pixels}, self.target(target), list(range(len(pixels))))]
         if self.task == "image-text-similarity":
             return [self._similarity(inputs, target)]
@@ -110,7 +136,12 @@ class Wrapped:
             raise ModelError(f"The task {self.task!r} has no adapter.\n  Give tensors to the model itself.")
         if self.task == "text-generation" and generation.is_matrix(target):
             return [generation.continued(self, _listed(inputs, self.task), target)]
-        return list(self._texts(_listed(inputs, self.task), target, batch_size or CHUNK))
+        rows = _listed(inputs, self.task)
+        alone = (
+            getattr(getattr(self.model, "config", None), "pad_token_id", 0) is None
+        )  # its head finds ends by padding
+        size = len(rows) if whole else 1 if alone and self.task == "text-classification" else batch_size or CHUNK
+        return list(self._texts(rows, target, size))
 
     def _texts(self, rows: list[tuple[str, ...]], target: Any, size: int) -> Iterator[Question]:
         limit = texts.limit_of(self.tokenizer, getattr(self.model, "config", None))
@@ -130,7 +161,7 @@ class Wrapped:
             raise InputError(f'long="window" is for text classification, and this is {self.task}.\n  Use "truncate".')
         if wanted is None:
             inputs = texts.batch(found, self._pad)
-            with torch.no_grad():
+            with torch.no_grad(), scope(self.model):
                 wanted = int(self.model(**inputs).logits.mean(0).argmax())
         return replace(self._asked(found, [place], [wanted] * len(found)), windows=found)
 
@@ -138,6 +169,9 @@ class Wrapped:
         inputs = texts.batch(tokens, self._pad)
         model: Any = self.model
         target: Any = wanted
+        if any(map(callable, wanted)):
+            facts = text_facts(tokens, inputs)
+            return Question(model, inputs, wanted[0], places, facts, stand_ins=self._stand_ins())
         if self.task == "question-answering":
             model, target = _spans_model(self.model, wanted), [_position(w) for w in wanted]
         elif self.task == "fill-mask":
@@ -145,6 +179,7 @@ class Wrapped:
         elif self.task == "text-generation":
             target = [(len(t) - 1, w) for t, w in zip(tokens, wanted, strict=True)]
         facts = text_facts(tokens, inputs)
+        _check_places(tokens, target)
         if self.task in ("fill-mask", "text-generation"):
             target = self._predicted(model, inputs, target)
         elif any(w is None for w in target):
@@ -160,7 +195,8 @@ class Wrapped:
         """(position, token) for each row: the token that the model predicts there, where none is given."""
         if all(token is not None for _, token in target):
             return target
-        logits = model(**inputs).logits
+        with scope(self.model):
+            logits = model(**inputs).logits
         return [
             (place, int(logits[row, place].argmax()) if token is None else token)
             for row, (place, token) in enumerate(target)
@@ -168,7 +204,8 @@ class Wrapped:
 
     @torch.no_grad()
     def _filled(self, model: Any, inputs: dict[str, Tensor], target: list[Any]) -> list[int]:
-        found = model(**inputs)
+        with scope(self.model):
+            found = model(**inputs)
         logits = found if isinstance(found, Tensor) else found.logits
         return [int(logits[row].argmax()) if w is None else w for row, w in enumerate(target)]
 
@@ -209,7 +246,9 @@ class Wrapped:
         return given
 
     def _label(self, name: str) -> Any:
-        if self.task == "question-answering" and name in ("start", "end"):
+        if self.task == "question-answering":
+            if name not in ("start", "end"):
+                raise _no_side(name)
             return name
         if self.task == "fill-mask":
             return self.token(name)
@@ -265,8 +304,8 @@ def _listed(inputs: Any, task: str) -> list[tuple[str, ...]]:
 
 def _per_row(target: Any, rows: int) -> list[Any]:
     """One target per row."""
-    if isinstance(target, Tensor):
-        target = target.tolist() if target.dim() else int(target)
+    if hasattr(target, "tolist"):  # a tensor or an array
+        target = target.tolist()
     if not isinstance(target, list):
         return [target] * rows
     if len(target) != rows:
@@ -285,11 +324,18 @@ def _rows(made: Any) -> int:
 
 def _spans_model(model: Any, wanted: list[Any]) -> Callable[..., Any]:
     """A question answerer as a classifier of positions: of starts, or of ends."""
-    sides = {w if isinstance(w, str) else w[0] if isinstance(w, tuple) else "start" for w in wanted}
+    sides = {"start" if w is None or isinstance(w, int) else w[0] if isinstance(w, tuple) else w for w in wanted}
     if len(sides) > 1 or sides - {"start", "end"}:
-        raise TargetError('Question answering explains "start" or "end".\n  Give one of them, or ("start", position).')
+        raise _no_side(wanted)
     side = f"{sides.pop()}_logits"
     return _Side(model, side)
+
+
+def _no_side(given: Any) -> TargetError:
+    return TargetError(
+        f'target={given!r}: question answering explains "start" or "end", the same for all rows.\n'
+        '  Give one of them, or ("start", position).'
+    )
 
 
 class _Side(nn.Module):
@@ -307,7 +353,24 @@ class _Side(nn.Module):
 
 
 def _position(wanted: Any) -> int | None:
-    return wanted[1] if isinstance(wanted, tuple) else None
+    return wanted[1] if isinstance(wanted, tuple) else wanted if isinstance(wanted, int) else None
+
+
+def _check_places(tokens: Sequence[Tokens], target: Any) -> None:
+    """A position is one of the text's own tokens, not of the padding beside it."""
+    for row, wanted in zip(tokens, target, strict=True):
+        place = wanted[0] if isinstance(wanted, tuple) else None
+        if isinstance(place, int) and not -len(row) <= place < len(row):
+            raise TargetError(
+                f"The target's position is {place}, and the text {row.text[0][:40]!r} has {len(row)} tokens.\n"
+                "  Give a position inside it."
+            )
+
+
+def _dtype(model: Any) -> torch.dtype:
+    """Of a model's weights."""
+    found = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def _at_mask(tokenizer: Any, tokens: Tokens, wanted: Any, wrapped: Wrapped) -> tuple[int, Any]:

@@ -68,8 +68,8 @@ class Ledger:
         tensor = next(t for t in outputs if t.requires_grad)
         kept = tensor.detach() if self.multiplies else None
 
-        def carried(r: Tensor) -> None:
-            if self.on:
+        def carried(r: Tensor | None) -> None:
+            if self.on and r is not None:
                 step.carried.append(float((r if kept is None else r * kept).sum().real))
 
         tensor.register_hook(carried)
@@ -88,8 +88,8 @@ class Ledger:
         self.boundaries.append(there)
         kept = tensor.detach() if self.multiplies else None
 
-        def carried(r: Tensor) -> None:
-            if self.on:
+        def carried(r: Tensor | None) -> None:
+            if self.on and r is not None:
                 there.carried.append(self.sums(r if kept is None else r * kept, place))
 
         tensor.register_hook(carried)
