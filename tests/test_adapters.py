@@ -181,6 +181,7 @@ def test_tags_questions_and_masks(bert: Any) -> None:
     a = whence.explain(filler, ["a [MASK] piece", "[MASK]"], method="input_x_gradient", target="clever")
     token = filler.tokenizer.convert_tokens_to_ids("clever")
     assert a.target == [(2, token), (1, token)]
+    assert a.labels == ["clever", "clever"]
     with pytest.raises(InputError, match="0 masks"):
         whence.explain(filler, "a piece", method="gradient")
     with pytest.raises(TargetError, match="tokens of this model"):
@@ -279,6 +280,11 @@ def test_images(name: str, tmp_path: Path) -> None:
     assert a.labels == ["dog", "dog"]
     pixels = processor(images=pictures, return_tensors="pt")["pixel_values"]
     close(a.values, whence.explain(model, {"pixel_values": pixels}, method="input_x_gradient", target=1).values, 1e-5)
+    array = torch.from_numpy(__import__("numpy").array(pictures[1]))
+    for form in (array, array.numpy(), array.permute(2, 0, 1), array / 255):
+        close(whence.explain(clf, form, method="input_x_gradient", target="dog").values[0], a.values[1], 1e-4)
+    with pytest.raises(InputError, match="from 0 to 1"):
+        whence.explain(clf, array.double(), method="gradient")
     with pytest.raises(InputError, match="no such file.*\n.*reads images"):
         whence.explain(clf, "a clever film", method="gradient")
 
@@ -488,6 +494,8 @@ def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         whence.load(folder)
     with pytest.raises(ParameterError, match="long="):
         whence.wrap(nn.Linear(1, 1), len, long="cut")
+    with pytest.raises(ModelError, match="no model that Whence has an adapter for"):
+        whence.wrap(clf.model.bert, clf.tokenizer)
     with pytest.raises(ParameterError, match="processor is int"):
         whence.wrap(nn.Linear(1, 1), 3)
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)

@@ -47,7 +47,11 @@ def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
 
 def _labels(wrapped: Wrapped, answer: Attribution) -> list[Any] | None:
     """The names of the explained classes, one per row."""
-    if not wrapped.labels or not isinstance(answer.target, Tensor):
+    if wrapped.task in ("fill-mask", "text-generation") and isinstance(answer.target, list):
+        return list(wrapped.tokenizer.convert_ids_to_tokens([index[-1] for index in answer.target]))
+    if wrapped.task == "token-classification" and isinstance(answer.target, list):
+        return [wrapped.labels.get(index[-1], str(index[-1])) for index in answer.target]
+    if not wrapped.labels or not isinstance(answer.target, Tensor) or wrapped.task == "question-answering":
         return None
     rows = answer.target.tolist()
     name = lambda n: wrapped.labels.get(n, str(n))  # noqa: E731

@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,5 +43,27 @@ def _opened(image: Any, place: int) -> Any:
     if isinstance(image, Image.Image):
         return image.convert("RGB")
     if isinstance(image, Tensor) or hasattr(image, "__array__"):
-        return image
+        return Image.fromarray(_bytes(image, place)).convert("RGB")
     raise InputError(f"Image {place} is {type(image).__name__}.\n  Give a path, a PIL image or an array.")
+
+
+def _bytes(image: Any, place: int) -> Any:
+    """An array of pixels, (height, width) or with 1, 3 or 4 channels first or last; floating ones are from 0 to 1."""
+    found = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
+    if found.ndim == 3 and found.shape[-1] not in (1, 3, 4) and found.shape[0] in (1, 3, 4):
+        found = found.transpose(1, 2, 0)
+    fits = found.ndim == 2 or (found.ndim == 3 and found.shape[-1] in (1, 3, 4))
+    if not fits or not found.size or not np.isfinite(found).all():
+        raise InputError(
+            f"Image {place} is an array of the shape {found.shape}.\n"
+            "  Give (height, width) or (height, width, channels), of bytes or of numbers from 0 to 1."
+        )
+    if np.issubdtype(found.dtype, np.floating):
+        if found.min() < 0 or found.max() > 1:
+            raise InputError(
+                f"Image {place} has values from {found.min():.3g} to {found.max():.3g}.\n"
+                "  Give bytes, or numbers from 0 to 1; what is normalised already goes to the model itself."
+            )
+        found = (found * 255).round()
+    found = found.astype(np.uint8)
+    return found[..., 0] if found.ndim == 3 and found.shape[-1] == 1 else found

@@ -25,6 +25,8 @@ TASKS = {  # the end of a class's name → what it does
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
     "ForConditionalGeneration": "text2text-generation",
+    "MarianMTModel": "text2text-generation",
+    "ForImageClassificationWithTeacher": "image-classification",
 }
 TEXT = ("text-classification", "token-classification", "question-answering", "fill-mask", "text-generation")
 CHUNK = 32  # texts of like length in one pass
@@ -225,7 +227,7 @@ class Wrapped:
             "text": [t.text[0] for t in tokens],
         }
         inputs = {**words, "pixel_values": pixels}
-        return Question(self.model, inputs, _own_pairs, list(range(len(pairs))), facts)
+        return Question(self.model, inputs, similarity, list(range(len(pairs))), facts)
 
     def complete(self, text: str, tokens: int = 20) -> generation.Continuation:
         """What the model writes after a text, greedily; a target for `explain`."""
@@ -252,6 +254,8 @@ class Wrapped:
             return name
         if self.task == "fill-mask":
             return self.token(name)
+        if self.task == "text-generation":
+            raise TargetError("Continuations are explained one text at a time.\n  Give one text and one continuation.")
         known = {label: number for number, label in self.labels.items()}
         if name not in known:
             names = ", ".join(map(repr, list(known)[:12])) or "none"
@@ -282,7 +286,7 @@ def text_facts(tokens: Sequence[Tokens], inputs: Mapping[str, Tensor]) -> dict[s
     }
 
 
-def _own_pairs(output: Any) -> Tensor:
+def similarity(output: Any) -> Tensor:
     """The similarity of each image with its own text."""
     return output.logits_per_image.diagonal()
 
@@ -294,7 +298,7 @@ def _listed(inputs: Any, task: str) -> list[tuple[str, ...]]:
         raise InputError("There is no text.\n  Give at least one.")
     found = [row if isinstance(row, tuple) else (row,) for row in rows]
     for row in found:
-        if not all(isinstance(part, str) for part in row) or len(row) > 2:
+        if not row or not all(isinstance(part, str) for part in row) or len(row) > 2:
             what = ", ".join(type(part).__name__ for part in row)
             raise InputError(f"A row is {what}, and this model reads text.\n  Give a string, or a pair of strings.")
         if task == "question-answering" and len(row) != 2:
@@ -398,6 +402,11 @@ def wrap(
     names = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))
     found = Wrapped(model, processor, "function", {int(i): str(n) for i, n in names.items()}, long)
     own = next((t for end, t in TASKS.items() if type(model).__name__.endswith(end)), None)
+    if task is None and own is None and _knows(processor):
+        raise ModelError(
+            f"{type(model).__name__} is no model that Whence has an adapter for.\n"
+            "  Give it tensors, or wrap it with a function from your inputs to its tensors."
+        )
     if task is None and (own is None or not _knows(processor)):
         if not callable(processor):
             raise ParameterError(
