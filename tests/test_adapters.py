@@ -301,12 +301,8 @@ def test_an_image_and_a_text(tmp_path: Path) -> None:
         text_config=text_config, vision_config={**SMALL, "image_size": 16, "patch_size": 4}, projection_dim=8
     )
 
-    class Both:
-        def __init__(self) -> None:
-            self.tokenizer, self.image_processor = tokenizer, processor
-
-    model = hf.CLIPModel(config).eval()
-    clip = whence.wrap(model, Both())
+    both = hf.CLIPProcessor(image_processor=processor, tokenizer=tokenizer)
+    clip = whence.load(stored(tmp_path / "m", hf.CLIPModel(config).eval(), both))
     pictures = [image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
     a = whence.explain(clip, [(pictures[0], "a clever film"), (pictures[1], "dull")], method="input_x_gradient")
     alone = whence.explain(clip, (pictures[1], "dull"), method="input_x_gradient")
