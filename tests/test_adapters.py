@@ -399,7 +399,7 @@ def test_options_by_row_follow_their_rows(bert: Any) -> None:
     listed = whence.explain(clf, TEXTS, seed=[4, 5, 6], **noise).values
     for seed in (range(4, 7), np.array([4, 5, 6]), torch.tensor([4, 5, 6])):
         assert torch.equal(whence.explain(clf, TEXTS, seed=seed, **noise).values, listed)
-    with pytest.raises(ParameterError, match="2 entries"):
+    with pytest.raises(ParameterError, match="one int for each of the 3 rows"):
         whence.explain(clf, TEXTS, seed=[1, 2], **noise)
     assert whence.explain(clf, TEXTS, method="attcat", target=np.array([0, 1, 2])).target.tolist() == [0, 1, 2]
     kept = whence.explain(clf, TEXTS * 12, method="attcat", keep=("attention",)).kept["attention"]

@@ -56,19 +56,22 @@ def explain(
     >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
     torch.Size([1, 3])
     """
+    rules, params = _named_rules(rules, params)
     if isinstance(model, Wrapped):
+        _check_options(methods[method].facts, output, rules, unruled, batch_size, method)
         options = {
             "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
             "batch_size": batch_size, "progress": False, "channels": channels,
         }  # fmt: skip
+        questions = model.questions(inputs, target, batch_size, bool(keep))
+        seeds = _seeds(seed, questions[0].total)
 
         def ask(q: Question) -> Attribution:
-            given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seed), **q.params(params)}
+            given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seeds), **q.params(params)}
             return explain(q.model, q.inputs, **given, **options)
 
-        return answered(model, model.questions(inputs, target, batch_size, bool(keep)), progress, ask)
+        return answered(model, questions, progress, ask)
     with apart():
-        rules, params = _named_rules(rules, params)
         params = methods[method].check(params)
         names = check(keep)
         subject = _subject(

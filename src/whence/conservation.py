@@ -40,7 +40,7 @@ def account(
     carried = _table([b.carried for b in ledger.boundaries], shape)
     after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
     beside = begun - carried - after.sum(1)
-    cuts = [ledger.is_cut(b) for b in ledger.boundaries]
+    cuts = ledger.cuts()
 
     def line(row: int, k: int) -> dict[str, Any]:
         amounts = lost[:, row, k]

@@ -39,8 +39,11 @@ def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> d
         found |= _values(subject, names)
     if "attention_relevance" in names:
         found["attention_relevance"] = relevance_of_attention(subject, params, lambda r: r)
+        heads = [2 * r.sum((-2, -1)) for r in found["attention_relevance"]]
+    elif "head_relevance" in names:
+        heads = relevance_of_attention(subject, params, lambda r: 2 * r.sum((-2, -1)))
     if "head_relevance" in names:
-        found["head_relevance"] = relevance_of_attention(subject, params, lambda r: 2 * r.flatten(2).sum(2))
+        found["head_relevance"] = heads
     return found
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from whence.adapters.text import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
 from whence.attribution import Attribution
+from whence.errors import warn
 from whence.progress import steps
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
@@ -30,6 +31,8 @@ def answered(
         if not _are_tokens(answer, facts.get("units")):
             facts = {name: told for name, told in facts.items() if name in ("text", "labels")}
         answer = replace(answer, **({"units": question.units} if question.units else {}), **facts)
+        if question.windows is not None and any(isinstance(layers, list) for layers in answer.kept.values()):
+            warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")
         found.append(answer if question.windows is None else _one_row(answer, question.windows))
     places = [place for question in questions for place in question.places]
     whole = _joined(found)

@@ -28,7 +28,6 @@ TASKS = {  # the end of a class's name → what it does
     "MarianMTModel": "text2text-generation",
     "ForImageClassificationWithTeacher": "image-classification",
 }
-TEXT = ("text-classification", "token-classification", "question-answering", "fill-mask", "text-generation")
 CHUNK = 32  # texts of like length in one pass
 
 
@@ -67,17 +66,9 @@ class Question:
             numbers.append([known.get(pair, -1) for pair in pairs])
         return {**given, "units": torch.tensor(numbers)}
 
-    def seeds(self, given: Any) -> Any:
-        """The seeds of these rows, where each has one of its own."""
-        given = given.tolist() if hasattr(given, "tolist") else given
-        if not isinstance(given, list | tuple | range):
-            return given
-        if len(given) != self.total:
-            raise ParameterError(
-                f"seed has {len(given)} entries, and there are {self.total} rows.\n  Give one per row."
-            )
-        picked = [given[place] for place in self.places]
-        return picked if self.windows is None else picked * len(self.windows)
+    def seeds(self, given: Sequence[int]) -> list[int]:
+        """The seeds of these rows, of all rows' seeds."""
+        return [given[place] for place in self.places] * (1 if self.windows is None else len(self.windows))
 
     def _of_rows(self, given: Any) -> Any:
         """What the user laid out like a padded batch of all rows, for these rows."""
@@ -113,12 +104,8 @@ class Wrapped:
 
     # ---- what the user gives ----
 
-    def questions(self, inputs: Any, target: Any, batch_size: Any = None, whole: bool = False) -> list[Question]:
+    def questions(self, inputs: Any, target: Any, batch_size: int | None = None, whole: bool = False) -> list[Question]:
         """The rows in passes of like length, or `whole` in one."""
-        if batch_size is not None and (
-            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-        ):
-            raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
         found = self._questions(inputs, target, batch_size, whole)
         total = 1 + max(place for question in found for place in question.places)
         return [replace(question, total=total) for question in found]
@@ -134,14 +121,11 @@ class Wrapped:
             return [self._similarity(inputs, target)]
         if self.task == "text2text-generation":
             return [generation.translated(self, _listed(inputs, self.task), target)]
-        if self.task not in TEXT:
-            raise ModelError(f"The task {self.task!r} has no adapter.\n  Give tensors to the model itself.")
         if self.task == "text-generation" and generation.is_matrix(target):
             return [generation.continued(self, _listed(inputs, self.task), target)]
         rows = _listed(inputs, self.task)
-        alone = (
-            getattr(getattr(self.model, "config", None), "pad_token_id", 0) is None
-        )  # its head finds ends by padding
+        config = getattr(self.model, "config", None)
+        alone = getattr(config, "pad_token_id", 0) is None  # its head would find the ends of rows by padding
         size = len(rows) if whole else 1 if alone and self.task == "text-classification" else batch_size or CHUNK
         return list(self._texts(rows, target, size))
 
@@ -177,7 +161,7 @@ class Wrapped:
         if self.task == "question-answering":
             model, target = _spans_model(self.model, wanted), [_position(w) for w in wanted]
         elif self.task == "fill-mask":
-            target = [_at_mask(self.tokenizer, t, w, self) for t, w in zip(tokens, wanted, strict=True)]
+            target = [_at_mask(self.tokenizer, t, w) for t, w in zip(tokens, wanted, strict=True)]
         elif self.task == "text-generation":
             target = [(len(t) - 1, w) for t, w in zip(tokens, wanted, strict=True)]
         facts = text_facts(tokens, inputs)
@@ -222,6 +206,7 @@ class Wrapped:
         words = texts.batch(tokens, self._pad)
         words.pop("token_type_ids", None)
         pixels = vision.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
+        pixels = pixels.to(_dtype(self.model))
         facts: dict[str, list[Any]] = {
             "units": [_padded(t.units, words) for t in tokens],
             "text": [t.text[0] for t in tokens],
@@ -373,11 +358,10 @@ def _check_places(tokens: Sequence[Tokens], target: Any) -> None:
 
 def _dtype(model: Any) -> torch.dtype:
     """Of a model's weights."""
-    found = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return found if isinstance(found, torch.dtype) else torch.float32
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
-def _at_mask(tokenizer: Any, tokens: Tokens, wanted: Any, wrapped: Wrapped) -> tuple[int, Any]:
+def _at_mask(tokenizer: Any, tokens: Tokens, wanted: Any) -> tuple[int, Any]:
     """Where a text has its mask, and which token is asked for there."""
     places = [i for i, number in enumerate(tokens.ids["input_ids"]) if number == tokenizer.mask_token_id]
     if isinstance(wanted, tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -97,11 +98,14 @@ class Ledger:
     def fused(self, site: Site, streams: Any, depth: int) -> None:
         """A fused attention has no boundary inside."""
 
-    def is_cut(self, there: Boundary) -> bool:
-        """Whether everything that was made before this boundary and is taken after it goes through it."""
-        return not any(
-            life.born <= there.number < life.last for life in self.lives if life is not there.life
-        )  # fmt: skip
+    def cuts(self) -> list[bool]:
+        """Of each boundary: whether all that was made before it and is taken after it goes through it."""
+        alive = [0] * (self.ops + 2)  # how many values are held over, after each op
+        for life in self.lives:
+            alive[life.born] += 1
+            alive[life.last] -= 1
+        alive = list(accumulate(alive))
+        return [alive[b.number] == (b.life.born <= b.number < b.life.last) for b in self.boundaries]
 
     def sums(self, r: Tensor, place: Place | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""

@@ -24,7 +24,7 @@ from whence.engine.writes import tensors_in
 
 _ORIGIN = "_whence_origin"
 WEIGHTED = frozenset({"linear", "convolution"})
-_STRAIGHT = frozenset({"scale", "neg", "cast", "dropout"})
+_STRAIGHT = frozenset({"scale", "cast", "dropout"})
 _CONSTANT = frozenset("sum average_pool dropout cumsum interpolate fourier scale scatter_add".split())
 _JOINED = frozenset("add multiply divide where".split())
 

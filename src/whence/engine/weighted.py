@@ -238,6 +238,7 @@ def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
     def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
         (up, pull_up), (down, pull_down) = maps.raising(), maps.lowering()
         to_up, to_down, biased, empty, small = (torch.zeros_like(up) for _ in range(5))
+        unsent = r.clone()
         for side in sides:
             given = side.share * r if not side.sign else side.share * r * (maps.y * side.sign > 0)
             z, bias = side.up * up + side.down * down, side.bias(maps.bias)
@@ -247,9 +248,7 @@ def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
             to_up, to_down = to_up.add_(s, alpha=side.up), to_down.add_(s, alpha=side.down)
             empty, biased = torch.where(nothing, empty + given, empty), biased.add_(s * bias)
             small = small.add_(given.masked_fill(nothing, 0.0) - s * (z + bias))
-        unsent = r - sum(
-            side.share * r if not side.sign else side.share * r * (maps.y * side.sign > 0) for side in sides
-        )
+            unsent -= given
         lost = {"bias": biased, "empty": empty + unsent, "epsilon": small}
         return pull_up(to_up).add_(pull_down(to_down)), {kind: maps.total(amount) for kind, amount in lost.items()}
 
@@ -266,10 +265,10 @@ def _by_terms(
         given = terms(maps.x, maps.weight)
         done = [maps.apply(x, w) for x, w in given]
         added = 0.0 if bias is None else bias(maps.bias)
-        sums = [sum((out for out, _ in done[1:]), done[0][0]) + added] * len(done) if together else [o for o, _ in done]
-        signals = [divide(r, z) for z in (sums[:1] * len(done) if together else sums)]
         if together:
-            signals = signals[:1] * len(done)
+            signals = [divide(r, sum((out for out, _ in done[1:]), done[0][0]) + added)] * len(done)
+        else:
+            signals = [divide(r, out) for out, _ in done]
         parts = [x * pull(s) for (x, _), (_, pull), s in zip(given, done, signals, strict=True)]
         rest = r - sum(s * out for s, (out, _) in zip(signals, done, strict=True))
         if double:
