@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := src tests benchmarks
+SOURCES := src tests benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: demo test test-all oracles check format bench clean
@@ -49,6 +49,6 @@ $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder and a network
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Whence and its test tools into $(VENV) (once; a few minutes)"
-	$(PIP) -e ".[dev,demo,hf,plot]"
+	$(PIP) -e ".[dev,demo,hf,plot,molecules]"
 	$(PIP) --no-deps zennit  # an oracle; it asks for torchvision, which must not come
 	@touch $@

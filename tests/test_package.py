@@ -52,6 +52,7 @@ ALLOWED = {  # who may import what of whence at run time
     "adaptive": {"errors", "quadrature"},
     "adapters": {"adapters", "attribution", "engine", "errors", "progress", "subject", "targets"},
     "words": {"errors"},
+    "zoo": {"adapters", "errors", "progress", "targets", "zoo"},
     "composites": {"engine", "errors"},
     "conservation": {"engine", "errors", "passes", "subject"},
     "relevances": {"composites", "conservation", "engine", "errors", "maps", "passes", "subject"},

@@ -104,7 +104,10 @@ class Attribution:
                 return tuple(trim(v, r) for v, r in zip(value, real, strict=True))
             if isinstance(value, tuple):  # ids that enter two embeddings
                 return tuple(trim(part, real) for part in value)
-            return value.index_select(axis, real[0].nonzero().flatten())
+            for i in range(real.dim() - 1):  # pairs of units lose padding on both sides
+                there = real[0].any(tuple(j for j in range(real.dim() - 1) if j != i)) if real.dim() > 2 else real[0]
+                value = value.index_select(axis + i, there.nonzero().flatten())
+            return value
 
         parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
         if isinstance(self.real, Tensor):
@@ -112,6 +115,8 @@ class Attribution:
             for name in ("units", "spans", "special", "words", "segments"):
                 told = getattr(self, name)
                 parts[name] = None if told is None else [[row[i] for i in kept_places] for row in told]
+        elif isinstance(self.real, Mapping) and isinstance(self.units, Mapping):
+            parts["units"] = {name: _there(names, self.real.get(name)) for name, names in self.units.items()}
         kept = {name: v if isinstance(v, list) else trim(v, self.real) for name, v in self.kept.items()}
         return replace(self, **parts, kept=kept, real=None)
 
@@ -260,6 +265,14 @@ def _aggregated(raw: Tensor, how: str) -> Tensor:
     if how == "sum":
         return raw.sum(-1)
     return raw.abs().amax(-1) if how == "max_abs" else raw.abs().sum(-1)
+
+
+def _there(names: list[list[str]], real: Tensor | None) -> list[list[str]]:
+    """The names of one row's units, without padding's."""
+    if real is None:
+        return names
+    there = real[0].flatten(1).any(1).tolist() if real.dim() > 2 else real[0].tolist()
+    return [[name for name, kept in zip(names[0], there, strict=True) if kept]]
 
 
 def _shapes(values: Any) -> Any:

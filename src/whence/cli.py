@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     listing = commands.add_parser("methods", help="list the methods and their parameters")
     listing.set_defaults(run=_methods)
+    animals = commands.add_parser("zoo", help="list the bundled models, or show one's card")
+    animals.add_argument("name", nargs="?", help="the model whose card to show")
+    animals.set_defaults(run=_zoo)
     return parser
 
 
@@ -62,6 +65,14 @@ def _methods(options: argparse.Namespace) -> int:
     for name, entry in methods.items():
         params = ", ".join(f"{p.name}={p.default!r}" for p in entry.parameters.values())
         print(f"{name}({params})\n    {entry.description}" + (f"\n    {entry.paper}" if entry.paper else ""))
+    return 0
+
+
+def _zoo(options: argparse.Namespace) -> int:
+    from whence import zoo
+    from whence.views.terminal import card, cards
+
+    print(cards([zoo.card(name) for name in zoo.ZOO]) if options.name is None else card(zoo.card(options.name)))
     return 0
 
 

@@ -14,25 +14,22 @@ from whence.errors import FileError, ModelError, ParameterError
 def load(
     path: str | PathLike[str], task: str | None = None, *, long: Long = "error", trust_remote_code: bool = False
 ) -> Wrapped:
-    """A Hugging Face model with its tokenizer or image processor, ready for `explain`.
+    """A Hugging Face model with its tokenizer or image processor, ready for `explain`; "zoo:NAME" is a bundled model.
 
     `task` is needed only where a folder does not say which class it is. Texts longer than the model takes are an error,
     or truncated, or read in windows, as `long` says. Code from the folder runs only if you say so.
     """
-    try:
-        import transformers
-    except ImportError:
-        raise ParameterError(
-            "whence.load needs transformers, which is not installed.\n  pip install 'whence[hf]'"
-        ) from None
     name = fspath(path)
+    if name.startswith("zoo:"):
+        return _bundled(name.removeprefix("zoo:"), task, long)
+    library = transformers()
     _check_folder(Path(name))
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
-        config = transformers.AutoConfig.from_pretrained(name, **common)
+        config = library.AutoConfig.from_pretrained(name, **common)
     except (OSError, ValueError) as error:
         raise FileError(f"{name!r} has no model configuration that can be read: {_first_line(error)}") from None
-    kind = _class(transformers, config, task)
+    kind = _class(library, config, task)
     own = next((t for end, t in TASKS.items() if kind.__name__.endswith(end)), None)
     if own is None or (task is not None and task != own):
         raise ModelError(
@@ -50,7 +47,27 @@ def load(
             + f" of {kind.__name__}: they would be random.\n  Give a folder with a model that was trained for this."
         )  # fmt: skip
     model = model.eval()
-    return wrap(model, _processor(transformers, name, own, common), task=own, long=long)
+    return wrap(model, _processor(library, name, own, common), task=own, long=long)
+
+
+def transformers() -> Any:
+    """The library, where it is installed."""
+    try:
+        import transformers
+    except ImportError:
+        raise ParameterError(
+            "whence.load needs transformers, which is not installed.\n  pip install 'whence[hf]'"
+        ) from None
+    return transformers
+
+
+def _bundled(name: str, task: str | None, long: Long) -> Wrapped:
+    from whence import zoo
+
+    found = zoo.load(name, long=long)
+    if task is not None and task != found.task:
+        raise ModelError(f"zoo:{name} does {found.task}, and task={task!r}.\n  Leave task out.")
+    return found
 
 
 def _check_folder(folder: Path) -> None:
@@ -70,10 +87,10 @@ def _check_folder(folder: Path) -> None:
     raise FileError(f"{str(folder)!r} has no weights.\n  Give a folder with model.safetensors.")
 
 
-def _class(transformers: Any, config: Any, task: str | None) -> Any:
+def _class(library: Any, config: Any, task: str | None) -> Any:
     for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+        if hasattr(library, name):
+            return getattr(library, name)
     autos = {
         "text-classification": "AutoModelForSequenceClassification",
         "token-classification": "AutoModelForTokenClassification",
@@ -87,7 +104,7 @@ def _class(transformers: Any, config: Any, task: str | None) -> Any:
         raise ModelError(
             f"The configuration does not name the model's class.\n  Say what it does: task= one of {', '.join(autos)}."
         )
-    auto = getattr(transformers, autos[task])
+    auto = getattr(library, autos[task])
     mapping = auto._model_mapping
     if type(config) not in mapping:
         raise ModelError(
@@ -99,13 +116,13 @@ def _class(transformers: Any, config: Any, task: str | None) -> Any:
 _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.vocab", "merges.txt", "tokenizer*.json")
 
 
-def _processor(transformers: Any, name: str, task: str, common: dict[str, Any]) -> Any:
+def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> Any:
     folder = Path(name)
     if folder.is_dir() and task != "image-classification" and not any(p for g in _VOCABULARIES for p in folder.glob(g)):
         raise FileError(f"{name!r} has no tokenizer.\n  Save it there too, or whence.wrap(model, tokenizer).")
     auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
     try:
-        return getattr(transformers, auto or "AutoTokenizer").from_pretrained(name, **common)
+        return getattr(library, auto or "AutoTokenizer").from_pretrained(name, **common)
     except (OSError, ValueError, ImportError) as error:
         what = "image processor" if auto == "AutoImageProcessor" else "processor" if auto else "tokenizer"
         raise FileError(

@@ -41,6 +41,7 @@ class Question:
     places: list[int]  # of the rows among the user's
     facts: Mapping[str, list[Any]] = field(default_factory=dict)  # by name, one entry per row
     units: Any = None  # of several inputs, by name
+    real: Any = None  # likewise, what is no padding, where no attention mask says so
     windows: list[Tokens] | None = None  # the rows are windows of one text
     stand_ins: Mapping[str, int] = field(default_factory=dict)  # ids of the tokens that baselines name
     total: int = 1  # rows of the user's
@@ -88,6 +89,7 @@ class Wrapped:
     task: str
     labels: Mapping[int, str] = field(default_factory=dict)
     long: Long = "error"
+    examples: Sequence[Any] = ()  # inputs to try it with
 
     def __repr__(self) -> str:
         return f"Wrapped({type(self.model).__name__}, {self.task})"
@@ -113,7 +115,10 @@ class Wrapped:
     def _questions(self, inputs: Any, target: Any, batch_size: int | None, whole: bool) -> list[Question]:
         if self.task == "function":
             made = self.processor(inputs)
-            return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
+            asked = Question(self.model, made, self.target(target), list(range(_rows(made))))
+            if not hasattr(self.processor, "told"):
+                return [asked]
+            return [replace(asked, **self.processor.told(inputs))]  # a reader may say what its units are called
         if self.task == "image-classification":
             pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
             return [Question(self.model, {"pixel_values": pixels}, self.target(target), list(range(len(pixels))))]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from torch import Tensor
 
 from whence.attribution import Attribution
+from whence.views.parts import maps
 from whence.views.terminal import clean
 
 _CELLS = 1024  # a larger map is a picture, without the numbers on hover
@@ -51,7 +52,7 @@ def text(value: Any) -> str:
 
 def section(a: Attribution, note: str = "", most: int = 12) -> str:
     """One attribution: its maps or bars, and what it measured about itself."""
-    shown = [figure(values, caption) for values, caption in _rows(a, most)]
+    shown = [figure(part.values, part.caption) for part in maps(a, most)]
     more = f'<p class="soft">{len(a) - most} more rows are not shown.</p>' if len(a) > most else ""
     return (
         f"<section><h2>{text(a.method)}</h2>{f'<p>{text(note)}</p>' if note else ''}"
@@ -132,27 +133,3 @@ def colour(share: float, ink: bool = False) -> str:
     end = (40, 44, 52) if ink else (178, 24, 43) if share > 0 else (33, 102, 172)
     weight = min(1.0, abs(share)) ** 0.8
     return "#" + "".join(f"{round(255 + (c - 255) * weight):02x}" for c in end)
-
-
-def _rows(a: Attribution, most: int) -> list[tuple[Tensor, str]]:
-    named: Mapping[str, Tensor]
-    if isinstance(a.values, Tensor):
-        named = {"": a.values}
-    else:
-        named = a.values if isinstance(a.values, Mapping) else {str(i): v for i, v in enumerate(a.values)}
-    found = []
-    for row in range(min(len(a), most)):
-        for name, values in named.items():
-            for k, part in enumerate(values[row] if a.several else [values[row]]):
-                found.append((part, _caption(a, row, k, name)))
-    return found
-
-
-def _caption(a: Attribution, row: int, k: int, name: str) -> str:
-    target = a.target if isinstance(a.target, str) else a.target[row]
-    if isinstance(target, Tensor):
-        target = target.tolist()[k] if a.several else target.tolist()
-    if a.labels:
-        target = a.labels[row][k] if a.several else a.labels[row]
-    score = float(a.output_value[row, k] if a.several else a.output_value[row])
-    return f"{name + ', ' if name else ''}row {row}, target {target}, score {score:.3g}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import shutil
+import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from whence.attribution import Attribution
+from whence.views.parts import Map, maps
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
 
-_BAR, _ROWS, _UNITS = 12, 4, 10
+_BAR, _ROWS, _UNITS, _SAID = 12, 4, 10, 5
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -34,14 +34,20 @@ def clean(text: str) -> str:
 def describe(a: Attribution) -> str:
     """What was explained, and each row's strongest units."""
     lines = [repr(a)]
-    if isinstance(a.values, Tensor) and not a.several:
-        for row, best in enumerate(a.top(_UNITS)[:_ROWS]):
-            target = clean(a.target) if isinstance(a.target, str) else _plain(a.target[row])
-            target = clean(str(a.labels[row])) if a.labels else target
-            lines.append(f"row {row}: target {target}, score {float(a.output_value[row]):.4g}")
-            lines += _bars(best)
-        if len(a) > _ROWS:
-            lines.append(f"… and {len(a) - _ROWS} more rows")
+    found = list(maps(a, _ROWS))
+    last = None
+    for part in found:
+        head = (part.row, None if a.several else part.target)
+        if head != last:
+            told = "" if a.several else f": target {clean(part.target)}, score {part.score:.4g}"
+            lines.append(f"row {part.row}{told}")
+            last = head
+        if a.several:
+            lines.append(_line(part))
+        else:
+            lines += [f"  {clean(part.input)}:"] * bool(part.input) + _bars(part.strongest(_UNITS))
+    if len(a) > _ROWS:
+        lines.append(f"… and {len(a) - _ROWS} more rows")
     for line in _warnings(a.receipt):
         lines.append(line)
     return "\n".join(lines)
@@ -96,8 +102,38 @@ def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
     return lines
 
 
-def _plain(target: Any) -> Any:
-    return target.tolist() if isinstance(target, Tensor) else target
+def _line(part: Map) -> str:
+    """One of several targets: what speaks most for and against it."""
+    best = ", ".join(f"{clean(str(unit))} {value:+.3g}" for unit, value in part.strongest(_SAID))
+    return f"  {clean(part.target)} ({part.score:.3g}) ← {clean(part.input)}{': ' * bool(part.input)}{best}"
+
+
+def cards(told: Sequence[Mapping[str, Any]]) -> str:
+    """The zoo's models, one line each."""
+    rows = []
+    for card in told:
+        score, measured = next(iter(card["measured"].items()))
+        rows.append([f"zoo:{card['name']}", card["what"], f"{score} {_measured(measured)}", _size(card["bytes"])])
+    return table(["load", "what it does", "measured", "size"], rows)
+
+
+def card(told: Mapping[str, Any]) -> str:
+    """All that is known of one of the zoo's models."""
+    width = min(100, shutil.get_terminal_size().columns)
+    lines = [f"zoo:{told['name']}, {_size(told['bytes'])}, {told['parameters']:,} parameters"]
+    for name in ("what", "architecture", "data", "licence", "limits", "retrain"):
+        lines += textwrap.wrap(f"{name}: {told[name]}", width, subsequent_indent="  ")
+    lines += [f"{score}: {_measured(found)} ({len(found['seeds'])} seeds), this one {found['shipped']:.4g}"
+              for score, found in told["measured"].items()]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _measured(found: Mapping[str, Any]) -> str:
+    return f"{found['mean']:.4g} ± {found['spread']:.2g}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _warnings(receipt: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,79 @@
+"""An Attribution taken apart for showing: one map per row, target and input, with its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.attribution import Attribution
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """What one row's input has to do with one target."""
+
+    row: int
+    values: Tensor  # of the row's units, padding and all
+    target: str
+    score: float
+    input: str = ""  # its name, where several are explained
+    units: list[str] | None = None
+    real: Tensor | None = None
+
+    @property
+    def caption(self) -> str:
+        lead = f"{self.input}, " if self.input else ""
+        return f"{lead}row {self.row}, target {self.target}, score {self.score:.3g}"
+
+    def strongest(self, count: int) -> list[tuple[Any, float]]:
+        """The units of largest magnitude, by name or index, and their values; padding is left out."""
+        flat = self.values.flatten().detach()
+        order = flat.abs().nan_to_num(float("inf")).argsort(descending=True, stable=True).tolist()
+        if self.real is not None and self.real.shape == self.values.shape:
+            there = self.real.flatten().tolist()
+            order = [i for i in order if there[i]]
+        return [(self._unit(i), float(flat[i])) for i in order[:count]]
+
+    def _unit(self, flat: int) -> Any:
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), self.values.shape))
+        if self.units is None:
+            return index[0] if len(index) == 1 else index
+        return "–".join(self.units[i] for i in index)
+
+
+def maps(a: Attribution, rows: int) -> Iterator[Map]:
+    """The maps of the first rows, input by input and target by target."""
+    named: Mapping[str, Tensor]
+    if isinstance(a.values, Tensor):
+        named = {"": a.values}
+    else:
+        named = a.values if isinstance(a.values, Mapping) else {str(i): v for i, v in enumerate(a.values)}
+    for row in range(min(len(a), rows)):
+        for name, values in named.items():
+            for k, part in enumerate(values[row] if a.several else [values[row]]):
+                target, score = _asked(a, row, k)
+                units, real = _of(a.units, name, row), _of(a.real, name, row)
+                fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
+                yield Map(row, part, target, score, name, units if fits else None, real)
+
+
+def _of(told: Any, name: str, row: int) -> Any:
+    """A row's entry, of the named input where there are several."""
+    own = told.get(name) if isinstance(told, Mapping) else told
+    if isinstance(own, tuple):
+        own = own[int(name)] if name else None
+    return None if own is None else own[row]
+
+
+def _asked(a: Attribution, row: int, k: int) -> tuple[str, float]:
+    """The target's name and the score."""
+    target = a.target if isinstance(a.target, str) else a.target[row]
+    if isinstance(target, Tensor):
+        target = target.tolist()[k] if a.several and target.dim() else target.tolist()
+    if a.labels:
+        target = a.labels[row][k] if a.several else a.labels[row]
+    return str(target), float(a.output_value[row, k] if a.several else a.output_value[row])

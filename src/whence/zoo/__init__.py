@@ -1,0 +1,108 @@
+"""Small models of our own, trained by `python -m whence.zoo.training NAME`: `whence.load("zoo:NAME")`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from whence.errors import ParameterError, did_you_mean
+
+if TYPE_CHECKING:
+    from whence.adapters.wrapped import Wrapped
+
+FOLDER = Path(__file__).parent / "weights"
+
+
+def load(name: str, **how: Any) -> Wrapped:
+    """One of the bundled models, ready for `explain`; its `examples` are inputs to try it with."""
+    if name not in ZOO:
+        raise ParameterError(f"The zoo has no {name!r}. {did_you_mean(name, ZOO)}\n  It has {', '.join(ZOO)}.")
+    folder = FOLDER / name
+    return replace(ZOO[name](folder, **how), examples=_examples(folder))
+
+
+def card(name: str) -> dict[str, Any]:
+    """What a model is, what it was trained on, how good it is, and what it cannot do."""
+    if name not in ZOO:
+        raise ParameterError(f"The zoo has no {name!r}. {did_you_mean(name, ZOO)}\n  It has {', '.join(ZOO)}.")
+    return json.loads((FOLDER / name / "card.json").read_text(encoding="utf-8"))
+
+
+def _examples(folder: Path) -> list[Any]:
+    given = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
+    return [str(folder / item) if (folder / item).is_file() else item for item in given]
+
+
+# ---- how each is put together ----
+
+
+def _folder(folder: Path, **how: Any) -> Wrapped:
+    from whence.adapters.loading import load
+
+    return load(folder, **how)
+
+
+def _weights(model: nn.Module, folder: Path) -> Any:
+    from safetensors.torch import load_file
+
+    model.load_state_dict({name: value.float() for name, value in load_file(folder / "model.safetensors").items()})
+    return model.eval()
+
+
+def _own(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A model of `whence.zoo.models`, and its configuration."""
+    from whence.zoo import models
+
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return _weights(getattr(models, told["class"])(**told["arguments"]), folder), told
+
+
+def _texts(folder: Path, *, task: str, **how: Any) -> Wrapped:
+    from whence.adapters.loading import transformers
+    from whence.adapters.wrapped import wrap
+
+    model, told = _own(folder)
+    tokenizer = transformers().PreTrainedTokenizerFast.from_pretrained(folder)
+    return wrap(model, tokenizer, task=task, labels=told.get("labels"), **how)
+
+
+def _cnn(folder: Path, **how: Any) -> Wrapped:
+    from whence.adapters.wrapped import wrap
+    from whence.zoo.images import Gray
+
+    model, told = _own(folder)
+    return wrap(model, Gray(), task="image-classification", labels=told["labels"], **how)
+
+
+def _vit(folder: Path, **how: Any) -> Wrapped:
+    from whence.adapters.loading import transformers
+    from whence.adapters.wrapped import wrap
+    from whence.zoo.images import Gray
+
+    model = transformers().ViTForImageClassification.from_pretrained(folder, use_safetensors=True)
+    return wrap(model.eval(), Gray(), **how)
+
+
+def _molecules(folder: Path, **how: Any) -> Wrapped:
+    from whence.adapters.wrapped import wrap
+    from whence.zoo.molecules import Reader
+
+    model, told = _own(folder)
+    return wrap(model, Reader(told["atoms"]), labels=told["labels"], **how)
+
+
+ZOO: dict[str, Callable[..., Wrapped]] = {
+    "sentiment": _folder,
+    "questions": partial(_texts, task="text-classification"),
+    "translation": partial(_texts, task="text2text-generation"),
+    "language": _folder,
+    "fashion-cnn": _cnn,
+    "fashion-vit": _vit,
+    "molecules": _molecules,
+}

@@ -1,0 +1,132 @@
+"""The data that the zoo was trained on, read from where it lies; none of it is in the package.
+
+`WHENCE_DATA` says where, or it is the folder `shared/data` beside the repository. Fashion-MNIST is Debian's package
+`dataset-fashion-mnist`, or a folder `fashion-mnist` of `WHENCE_DATA`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.errors import FileError
+
+Labelled = list[tuple[str, int]]
+_BESIDE = Path(__file__).resolve().parents[5] / "shared" / "data"
+_FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def folder(name: str) -> Path:
+    """Where a data set lies, or what is missing."""
+    found = Path(os.environ.get("WHENCE_DATA", _BESIDE)) / name
+    if found.is_dir():
+        return found
+    raise FileError(
+        f"The data set {name!r} is not here.\n  Set WHENCE_DATA to a folder that has {name}/ (see examples/README.md)."
+    )
+
+
+# ---- images ----
+
+
+def fashion(split: str) -> tuple[Tensor, Tensor]:
+    """Images as bytes (n, 1, 28, 28) and labels; `split` is "train" or "t10k"."""
+    beside = Path(os.environ.get("WHENCE_DATA", _BESIDE)) / "fashion-mnist"
+    where = beside if beside.is_dir() else _FASHION
+    try:
+        images = gzip.decompress((where / f"{split}-images-idx3-ubyte.gz").read_bytes())
+        labels = gzip.decompress((where / f"{split}-labels-idx1-ubyte.gz").read_bytes())
+    except FileNotFoundError:
+        raise FileError(
+            "Fashion-MNIST is not here.\n  apt-get install dataset-fashion-mnist, or put its four files into "
+            "fashion-mnist/ of the folder that WHENCE_DATA names."
+        ) from None
+    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 1, 28, 28)
+    return torch.tensor(pixels), torch.tensor(np.frombuffer(labels, np.uint8, offset=8)).long()
+
+
+# ---- texts ----
+
+_GLUED = [  # tokenised text as people write it
+    (r"\\/", "/"), (r"-lrb- ", "("), (r" -rrb-", ")"), (r"`` ?| ?''", '"'), (r"` ", "'"),
+    (r" (n't|'(?:s|re|ve|ll|d|m)\b)", r"\1"), (r" ([.,;:!?)%])", r"\1"), (r"([($]) ", r"\1"), (r" ' ", "' "),
+]  # fmt: skip
+
+
+def natural(text: str) -> str:
+    """A line of a tokenised corpus as a person would type it, in lower case."""
+    text = text.lower().strip()
+    for pattern, glued in _GLUED:
+        text = re.sub(pattern, glued, text)
+    return text
+
+
+def phrases(split: str) -> list[tuple[str, int, bool]]:
+    """The Stanford Sentiment Treebank: every phrase with its label from 0 to 4, and whether it is the sentence."""
+    found = []
+    for line in (folder("sst_trees") / f"{split}.txt").read_text(encoding="utf-8").splitlines():
+        found += [(natural(text), label, whole) for text, label, whole in _parsed(line)]
+    return found
+
+
+def _parsed(tree: str) -> list[tuple[str, int, bool]]:
+    """All phrases of a bracketed tree, `(3 (2 a) (4 delight))`."""
+    open_ones: list[tuple[int, list[str]]] = []
+    found: list[tuple[str, int, bool]] = []
+    for label, word, closing in re.findall(r"\((\d)|([^\s()]+)|(\))", tree):
+        if label:
+            open_ones.append((int(label), []))
+        elif word:
+            open_ones[-1][1].append(word)
+        elif closing:
+            own, words = open_ones.pop()
+            found.append((" ".join(words), own, not open_ones))
+            if open_ones:
+                open_ones[-1][1].extend(words)
+    return found
+
+
+def questions(split: str) -> Labelled:
+    """TREC: questions by what they ask for."""
+    lines = (folder("sentence_classification") / f"TREC.{split}.all").read_text(encoding="latin-1").splitlines()
+    return [(natural(text), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
+
+
+def sentences() -> list[str]:
+    """Sentences about films and questions, each once, in a fixed order."""
+    where = folder("sentence_classification")
+    names = ("subj.all", "rt-polarity.all", "stsa.binary.train", "TREC.train.all")
+    lines = [line for name in names for line in (where / name).read_text(encoding="latin-1").splitlines()]
+    return sorted({natural(line.partition(" ")[2]) for line in lines})
+
+
+def pairs() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """German and English: pairs to learn from, and twenty others."""
+    where = folder("mt_toy_deen")
+
+    def read(name: str) -> list[tuple[str, str]]:
+        german, english = ((where / f"{name}.{end}").read_text(encoding="utf-8").splitlines() for end in ("de", "en"))
+        return [(spaced(d), spaced(e)) for d, e in zip(german, english, strict=True)]
+
+    return read("train"), read("dev")
+
+
+def spaced(text: str) -> str:
+    """Without spaces before punctuation, and with plain apostrophes."""
+    return re.sub(r" ([.,;:!?])", r"\1", text.strip().replace("’", "'"))
+
+
+def molecules() -> tuple[list[str], Tensor, list[str]]:
+    """Tox21: SMILES, (n, 12) outcomes with NaN where nothing was measured, and the assays' names."""
+    with gzip.open(folder("molecules") / "tox21.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assays = [name for name in rows[0] if name not in ("mol_id", "smiles")]
+    outcomes = [[float(row[name] or "nan") for name in assays] for row in rows]
+    return [row["smiles"] for row in rows], torch.tensor(outcomes), assays

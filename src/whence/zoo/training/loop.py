@@ -1,0 +1,77 @@
+"""One training loop for every model of the zoo, and what a recipe hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.adapters.wrapped import Wrapped
+from whence.progress import steps
+from whence.targets import find_logits
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as `whence.load` will give it, and what its folder needs beside weights, card and examples."""
+
+    wrapped: Wrapped
+    config: Mapping[str, Any] | None = None  # of a model of our own: its arguments, its labels
+    write: Callable[[Path], object] = lambda folder: None  # further files
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is trained, and what its card says."""
+
+    train: Callable[[int], Trained]
+    measure: Callable[[Wrapped], dict[str, float]]  # the first score is the one that counts
+    card: Mapping[str, Any]
+    examples: Sequence[str]
+
+
+def fit(
+    model: nn.Module, batches: Iterator[Any], loss: Callable[[Any], Tensor], *,
+    count: int, rate: float, decay: float = 0.01, title: str,
+) -> None:  # fmt: skip
+    """AdamW with a rate that rises for a tenth of the steps and falls to 0, gradients clipped at 1."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=count + 1, pct_start=0.1)
+    model.train()
+    for _ in steps(range(count), None, title):
+        optimiser.zero_grad(set_to_none=True)
+        loss(next(batches)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+    model.eval()
+
+
+def shuffled(count: int, size: int, lengths: Sequence[int] | None = None) -> Iterator[list[int]]:
+    """Batches of indices for ever; rows of like length together, where lengths are given."""
+    while True:
+        order = torch.randperm(count)
+        if lengths is None:
+            batches = order.split(size)
+        else:  # sorted within pools of fifty batches
+            ranked = [
+                sorted(pool, key=lambda row: lengths[row])
+                for pool in (part.tolist() for part in order.split(50 * size))
+            ]
+            every = [torch.tensor(pool[i : i + size]) for pool in ranked for i in range(0, len(pool), size)]
+            batches = tuple(every[i] for i in torch.randperm(len(every)).tolist())
+        yield from (batch.tolist() for batch in batches)
+
+
+@torch.no_grad()
+def accuracy(wrapped: Wrapped, rows: Sequence[tuple[str, int]]) -> float:
+    """The share of texts whose highest score is their label's."""
+    right = 0
+    for asked in wrapped.questions([text for text, _ in rows], None, 256):
+        found = find_logits(asked.model(**asked.inputs)).argmax(1)
+        right += int((found == torch.tensor([rows[place][1] for place in asked.places])).sum())
+    return right / len(rows)

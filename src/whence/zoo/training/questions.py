@@ -1,0 +1,64 @@
+"""A classifier of questions by what they ask for, on TREC: Kim's CNN, from scratch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.adapters.wrapped import Wrapped, wrap
+from whence.zoo.models import QuestionCnn
+from whence.zoo.training import data
+from whence.zoo.training.loop import Recipe, Trained, accuracy, fit, shuffled
+from whence.zoo.training.tokens import padded, word_pieces
+
+LABELS = ("DESCRIPTION", "ENTITY", "ABBREVIATION", "HUMAN", "LOCATION", "NUMERIC")
+_EPOCHS, _SIZE = 12, 32
+
+
+def train(seed: int) -> Trained:
+    torch.manual_seed(seed)
+    known = data.questions("train")
+    tokenizer = word_pieces([text for text, _ in known], 5000, 64, ends=False)
+    texts = tokenizer([text for text, _ in known])["input_ids"]
+    labels = torch.tensor([label for _, label in known])
+    arguments = {"vocabulary": len(tokenizer), "width": 96, "filters": 96, "labels": len(LABELS)}
+    model = QuestionCnn(**arguments)
+
+    def loss(rows: list[int]) -> Tensor:
+        ids, mask = padded([texts[row] for row in rows])
+        dropped = (torch.rand(ids.shape) < 0.1) & (mask == 1)
+        scores = model(ids.masked_fill(dropped, tokenizer.unk_token_id), mask)
+        return F.cross_entropy(scores, labels[rows], label_smoothing=0.05)
+
+    count = _EPOCHS * len(texts) // _SIZE
+    fit(model, shuffled(len(texts), _SIZE), loss, count=count, rate=2e-3, title="questions")
+    wrapped = wrap(model, tokenizer, task="text-classification", labels=LABELS)
+    return Trained(wrapped, {"arguments": arguments, "labels": LABELS})
+
+
+def measure(wrapped: Wrapped) -> dict[str, float]:
+    return {"test accuracy": accuracy(wrapped, data.questions("test"))}
+
+
+RECIPE = Recipe(
+    train,
+    measure,
+    {
+        "task": "text-classification",
+        "what": "what kind of answer a question asks for",
+        "architecture": "Kim's (2014) CNN: 96 filters each of width 2, 3 and 4 over 5,000 word pieces, from scratch",
+        "data": "TREC questions (Li and Roth 2002): 5,452 to learn from, 500 to measure on",
+        "licence": "weights Apache-2.0; the questions are a research release without a stated licence",
+        "limits": "six coarse classes (dates are NUMERIC); leans on the first words of a question; anything that is no "
+        "question gets a class too",
+    },
+    [
+        "How many moons does Jupiter have?",
+        "When was the first bicycle built?",
+        "Who painted the ceiling of the Sistine Chapel?",
+        "What city lies at the mouth of the Elbe?",
+        "What does DNA stand for?",
+        "Why do cats purr?",
+    ],
+)

@@ -1,0 +1,16 @@
+"""The recipes by name."""
+
+from __future__ import annotations
+
+from whence.zoo.training import fashion, language, molecules, questions, sentiment, translation
+from whence.zoo.training.loop import Recipe
+
+RECIPES: dict[str, Recipe] = {
+    "sentiment": sentiment.RECIPE,
+    "questions": questions.RECIPE,
+    "translation": translation.RECIPE,
+    "language": language.RECIPE,
+    "fashion-cnn": fashion.CNN,
+    "fashion-vit": fashion.VIT,
+    "molecules": molecules.RECIPE,
+}
