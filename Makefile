@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := src tests benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format bench clean
+.PHONY: demo test test-all oracles check format bench examples clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
@@ -32,6 +32,11 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev $(VENV)/.models
 	$(BIN)/python -m benchmarks
 
+examples: $(VENV)/.dev  # what each needs and found: examples/README.md
+	mkdir -p examples/out
+	for script in object_recognition question_classification translation molecules gradient_problems; do \
+	  $(BIN)/python examples/$$script.py --out examples/out/$$script.png || exit 1; done
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
@@ -49,6 +54,6 @@ $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder and a network
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Whence and its test tools into $(VENV) (once; a few minutes)"
-	$(PIP) -e ".[dev,demo,hf,plot,molecules]"
+	$(PIP) -e ".[dev,demo,hf,plot,chem]"
 	$(PIP) --no-deps zennit  # an oracle; it asks for torchvision, which must not come
 	@touch $@

@@ -7,8 +7,6 @@ calls active. Needs Tox21 (WHENCE_DATA, see README.md) and RDKit.
 
 from __future__ import annotations
 
-import io
-
 import torch
 from matplotlib import pyplot
 from pictures import missing, save, table, where
@@ -39,7 +37,7 @@ def main() -> None:
     print("\nThe paper (another network, another task): pairs with a bond 46 %, without −3 %.")
     figure, axes = pyplot.subplots(2, DRAWN // 2, figsize=(12, 7), layout="constrained")
     for axis, a in zip(axes.flatten(), drawn, strict=True):
-        draw(axis, a)
+        a.plot(axis)
     figure.suptitle(f"{ASSAYS[0]}: red atoms and bonds speak for activity, blue against", fontsize=10)
     save(figure, out)
 
@@ -72,36 +70,6 @@ def shares(zoo, smiles: list[str], assay: str):  # type: ignore[no-untyped-def]
             f"{float(a.gap[called].max()):.1e}"]  # fmt: skip
     order = sorted(called, key=lambda row: -float(a.output_value[row]))
     return line, a._pick(order)
-
-
-def draw(axis, a) -> None:  # type: ignore[no-untyped-def]
-    """The molecule, its atoms and bonds in the colour of what they carry."""
-    from PIL import Image
-    from rdkit.Chem.Draw import rdMolDraw2D
-
-    molecule = molecules.parsed(a.text[0])
-    atoms, pairs = a.values["atoms"][0], a.values["pairs"][0]
-    bonds = [float(pairs[b.GetBeginAtomIdx(), b.GetEndAtomIdx()] + pairs[b.GetEndAtomIdx(), b.GetBeginAtomIdx()])
-             for b in molecule.GetBonds()]  # fmt: skip
-    largest = max(float(atoms.abs().max()), *map(abs, bonds))
-    canvas = rdMolDraw2D.MolDraw2DCairo(520, 400)
-    rdMolDraw2D.PrepareAndDrawMolecule(
-        canvas, molecule,
-        highlightAtoms=list(range(len(atoms))),
-        highlightAtomColors={i: shade(float(v) / largest) for i, v in enumerate(atoms)},
-        highlightBonds=list(range(len(bonds))),
-        highlightBondColors={i: shade(v / largest) for i, v in enumerate(bonds)},
-    )  # fmt: skip
-    canvas.FinishDrawing()
-    axis.imshow(Image.open(io.BytesIO(canvas.GetDrawingText())))
-    axis.set_title(f"score {float(a.output_value[0]):+.2f}, gap {float(a.gap[0]):.0e}", fontsize=8)
-    axis.axis("off")
-
-
-def shade(share: float) -> tuple[float, float, float]:
-    end = (0.70, 0.09, 0.17) if share > 0 else (0.13, 0.40, 0.67)
-    weight = min(1.0, abs(share)) ** 0.8
-    return tuple(1 + (c - 1) * weight for c in end)  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

@@ -37,23 +37,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     print(made(heads, rows))
 
 
-def words(axis: Any, units: Sequence[str], values: Sequence[float], y: float, title: str = "") -> None:
-    """Units in a row, red where they speak for the answer and blue where against."""
-    largest = max(map(abs, values)) or 1.0
-    x = 0.0
-    if title:
-        axis.text(0, y + 0.42, title, color=GREY, fontsize=8, va="center")
-    for unit, value in zip(units, values, strict=True):
-        share = value / largest
-        colour = RED if share > 0 else BLUE
-        made = axis.text(
-            x, y, unit.removeprefix("##"), fontsize=10, va="center", family="monospace",
-            bbox={"facecolor": colour, "alpha": abs(share) ** 0.8 * 0.75, "pad": 1.5, "edgecolor": "none"},
-        )  # fmt: skip
-        x += 0.0125 * (len(unit.removeprefix("##")) + 1)
-        made.set_clip_on(False)
-
-
 def grid(axis: Any, values: torch.Tensor, title: str = "") -> None:
     """A map of numbers, one scale, white at 0."""
     largest = float(values.abs().max()) or 1.0

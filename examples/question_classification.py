@@ -6,10 +6,12 @@ The paper colours questions and finds the words that trigger each class. Needs T
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib import pyplot
-from pictures import BLUE, RED, missing, save, table, where, words
+from pictures import BLUE, RED, missing, save, table, where
 
 import whence
 from whence.zoo.training import data
@@ -61,25 +63,23 @@ def main() -> None:
     _picture(zoo, rows, out)
 
 
-def _picture(zoo: whence.wrap, rows: list, out) -> None:  # type: ignore[valid-type, type-arg, no-untyped-def]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5), width_ratios=(1.2, 1))
+def _picture(zoo: Any, rows: list[list[Any]], out: Path) -> None:
+    figure = pyplot.figure(figsize=(13, 5), layout="constrained")
+    left, right = figure.subfigures(1, 2)
     own = whence.explain(zoo, OWN, method="integrated_gradients", output="probability").merge_words()
-    left.axis("off")
-    left.set(xlim=(0, 1), ylim=(-len(OWN), 0.8))
-    for row in range(len(own)):
-        one = own[row]
-        title = f"{own.labels[row]}, probability {float(own.output_value[row]):.2f}"
-        words(left, one.units[0], one.values[0].tolist(), -row, title)
+    for row, axis in enumerate(left.subplots(len(OWN), 1)):
+        own.plot(axis, row=row)
     names, values = [], []
     for label, _, top, _ in rows:
         for item in top.split(", ")[:4]:
             word, _, value = item.rpartition(" ")
             names.append(f"{label.lower()}: {word}")
             values.append(float(value or 0))
-    right.barh(names, values, color=[RED if value > 0 else BLUE for value in values])
-    right.invert_yaxis()
-    right.tick_params(labelsize=7)
-    right.set(title="trigger words over the test set", xlabel="mean integrated gradient (of the probability)")
+    axis = right.subplots()
+    axis.barh(names, values, color=[RED if value > 0 else BLUE for value in values])
+    axis.invert_yaxis()
+    axis.tick_params(labelsize=7)
+    axis.set(title="trigger words over the test set", xlabel="mean integrated gradient (of the probability)")
     save(figure, out)
 
 

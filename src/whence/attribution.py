@@ -51,6 +51,7 @@ class Attribution:
     segments: list[list[int | None]] | None = None
     text: list[Any] | None = None  # what was explained, a string or a pair per row
     labels: list[Any] | None = None  # the explained classes by name
+    image: Tensor | None = None  # what was explained, as bytes (rows, 1 or 3, height, width)
 
     # ---- rows ----
 
@@ -227,14 +228,24 @@ class Attribution:
 
     def show(self) -> None:
         """Print the attribution."""
-        from whence.views.terminal import describe
+        from whence.views.terminal import coloured, describe
 
-        print(describe(self))
+        print(describe(self, coloured()))
 
     def __repr__(self) -> str:
         shapes = _shapes(self.values)
         gap = "" if self.gap is None else f", worst gap {float(self.gap.max()):.2g}"
         return f"Attribution({self.method}, {len(self)} row{'s' * (len(self) != 1)}, values {shapes}{gap})"
+
+    def plot(self, ax: Any = None, row: int = 0, target: int | None = None, **how: Any) -> Any:
+        """Draw one row with matplotlib, on the given axes or on new ones, which are given back.
+
+        `target` is a number among several targets; images take `style="overlay" | "masked" | "positive" | "negative" |
+        "contour"`.
+        """
+        from whence.views.plot import plot
+
+        return plot(self, ax, row, target, **how)
 
     def to_html(self, title: str | None = None) -> str:
         """A self-contained page."""

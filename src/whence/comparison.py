@@ -53,14 +53,14 @@ class Comparison(Mapping[str, Attribution]):
 
     def to_html(self, title: str = "Whence: methods compared") -> str:
         """A self-contained page, one section per method."""
-        from whence.views.html import page, section
+        from whence.views.html import compared, page
 
-        return page(title, [section(a) for a in self.found.values()])
+        return page(title, [compared(self)])
 
     def _repr_html_(self) -> str:
-        from whence.views.html import section
+        from whence.views.html import compared
 
-        return "".join(section(a) for a in self.found.values())
+        return compared(self)
 
 
 def _ranks(a: Attribution) -> Tensor:

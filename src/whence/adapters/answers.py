@@ -30,7 +30,7 @@ def answered(
         facts.setdefault("labels", _labels(wrapped, answer))
         if not _are_tokens(answer, facts.get("units")):
             facts = {name: told for name, told in facts.items() if name in ("text", "labels")}
-        own = {"units": question.units, "real": question.real}
+        own = {"units": question.units, "real": question.real, "image": question.image}
         answer = replace(answer, **{name: told for name, told in own.items() if told is not None}, **facts)
         if question.windows is not None and any(isinstance(layers, list) for layers in answer.kept.values()):
             warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")

@@ -23,6 +23,18 @@ def pixels(processor: Any, images: Any) -> Tensor:
     return torch.as_tensor(found["pixel_values"])
 
 
+def shown(processor: Any, pixels: Tensor) -> Tensor | None:
+    """Pixels as bytes to look at: the processor's normalisation undone. None where they are no 1 or 3 channels."""
+    if pixels.dim() != 4 or pixels.shape[1] not in (1, 3):
+        return None
+    found = pixels.detach().double().cpu()
+    mean, deviation = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if getattr(processor, "do_normalize", True) and mean is not None and deviation is not None:
+        scale = [torch.as_tensor(part, dtype=torch.float64).view(1, -1, 1, 1) for part in (mean, deviation)]
+        found = found * scale[1] + scale[0]
+    return (found.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
 def _opened(image: Any, place: int) -> Any:
     """An image as the processor takes it."""
     try:

@@ -42,6 +42,7 @@ class Question:
     facts: Mapping[str, list[Any]] = field(default_factory=dict)  # by name, one entry per row
     units: Any = None  # of several inputs, by name
     real: Any = None  # likewise, what is no padding, where no attention mask says so
+    image: Tensor | None = None  # the rows as bytes, to be looked at
     windows: list[Tokens] | None = None  # the rows are windows of one text
     stand_ins: Mapping[str, int] = field(default_factory=dict)  # ids of the tokens that baselines name
     total: int = 1  # rows of the user's
@@ -121,18 +122,20 @@ class Wrapped:
             return [replace(asked, **self.processor.told(inputs))]  # a reader may say what its units are called
         if self.task == "image-classification":
             pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
-            return [Question(self.model, {"pixel_values": pixels}, self.target(target), list(range(len(pixels))))]
+            rows = list(range(len(pixels)))
+            shown = vision.shown(self.processor, pixels)
+            return [Question(self.model, {"pixel_values": pixels}, self.target(target), rows, image=shown)]
         if self.task == "image-text-similarity":
             return [self._similarity(inputs, target)]
         if self.task == "text2text-generation":
             return [generation.translated(self, _listed(inputs, self.task), target)]
         if self.task == "text-generation" and generation.is_matrix(target):
             return [generation.continued(self, _listed(inputs, self.task), target)]
-        rows = _listed(inputs, self.task)
+        texts_of = _listed(inputs, self.task)
         config = getattr(self.model, "config", None)
         alone = getattr(config, "pad_token_id", 0) is None  # its head would find the ends of rows by padding
-        size = len(rows) if whole else 1 if alone and self.task == "text-classification" else batch_size or CHUNK
-        return list(self._texts(rows, target, size))
+        size = len(texts_of) if whole else 1 if alone and self.task == "text-classification" else batch_size or CHUNK
+        return list(self._texts(texts_of, target, size))
 
     def _texts(self, rows: list[tuple[str, ...]], target: Any, size: int) -> Iterator[Question]:
         limit = texts.limit_of(self.tokenizer, getattr(self.model, "config", None))

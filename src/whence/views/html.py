@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
-from collections.abc import Sequence
-from html import escape
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from whence.attribution import Attribution
-from whence.views.parts import maps
-from whence.views.terminal import clean
+from whence.views import pictures
+from whence.views.colours import wash
+from whence.views.kinds import figure, heatmap, matrix, row, text
+from whence.views.parts import Map, maps
+from whence.views.terminal import cuts
 
-_CELLS = 1024  # a larger map is a picture, without the numbers on hover
+if TYPE_CHECKING:
+    from whence.comparison import Comparison
+
+__all__ = ["compared", "facts", "figure", "heatmap", "page", "section", "text"]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9; }
@@ -23,41 +25,77 @@ _STYLE = """
   :root { --ink: #e8eaed; --soft: #a2abb6; --paper: #14171a; --line: #333a42; --cell: #1d2125; } }
 body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 68rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .3rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .3rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; overflow-wrap: anywhere; }
+h4 { font-size: .85rem; margin: .6rem 0 .1rem; }
 p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
 .maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .9rem; margin: .6rem 0; }
-figure { margin: 0; max-width: 12rem; } figure.strip { grid-column: 1 / -1; max-width: none; }
+figure { margin: 0; max-width: 14rem; }
 figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; box-sizing: border-box;
-  border: 1px solid var(--line); border-radius: 4px; background: #fff; }
-table { border-collapse: collapse; font-size: .9rem; display: block; overflow-x: auto; }
-td, th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
-code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; }
+summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
+table { border-collapse: collapse; font-size: .9rem; }
+.plain td, .plain th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
+.wide { overflow-x: auto; }
+code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
+.method { border-top: 1px solid var(--line); padding-top: .5rem; margin-top: .9rem; }
+@media print { body { max-width: none; padding: 0; } section, figure, .method { break-inside: avoid; } }
 """
+
+LEGEND = "".join(
+    f'<span style="background:{wash(part / 4)};padding:.1rem .55rem">{name}</span>'
+    for part, name in [(-4, "against"), (-2, ""), (0, "nothing"), (2, ""), (4, "for")]
+)
 
 
 def page(title: str, sections: Sequence[str], lead: str = "") -> str:
     """A whole page."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{lead}{''.join(sections)}</body></html>"
     )
 
 
-def text(value: Any) -> str:
-    """Escaped, without control characters."""
-    return escape(clean(str(value)))
-
-
 def section(a: Attribution, note: str = "", most: int = 12) -> str:
-    """One attribution: its maps or bars, and what it measured about itself."""
-    shown = [figure(part.values, part.caption) for part in maps(a, most)]
+    """One attribution: its rows, and what it measured about itself."""
+    shown = []
+    for number, parts in enumerate(_by_row(a, most)):
+        shown.append(f"<h3>{_headline(a, parts)}</h3>{row(a, parts)}{_kept(a, number)}")
     more = f'<p class="soft">{len(a) - most} more rows are not shown.</p>' if len(a) > most else ""
     return (
-        f"<section><h2>{text(a.method)}</h2>{f'<p>{text(note)}</p>' if note else ''}"
-        f'<div class="maps">{"".join(shown)}</div>{more}<p class="soft">{text(facts(a))}</p></section>'
+        f"<section><h2>{text(a.method)}</h2>{f'<p>{text(note)}</p>' if note else ''}{''.join(shown)}{more}"
+        f'{_relevance(a.receipt)}<p class="soft">{LEGEND} {text(facts(a))}</p></section>'
     )
+
+
+def compared(c: Comparison, most: int = 12) -> str:
+    """The same rows by every method, one under the other, and how far the methods agree."""
+    first = next(iter(c.values()))
+    found = [f'<p class="soft">{LEGEND} Each method\'s colours are shares of its own largest value.</p>']
+    by = {name: list(_by_row(a, most)) for name, a in c.items()}
+    for number in range(min(len(first), most)):
+        head = _headline(first, next(iter(by.values()))[number])
+        blocks = "".join(
+            f'<div class="method"><h4>{text(name)}</h4>{row(a, by[name][number])}'
+            f'<p class="soft" style="font-size:.78rem;opacity:.8">{text(facts(a))}</p></div>'
+            for name, a in c.items()
+        )
+        found.append(f"<section><h3>{head}</h3>{blocks}</section>")
+    return "".join(found) + _agreement(c)
+
+
+def _by_row(a: Attribution, most: int) -> list[list[Map]]:
+    found: dict[int, list[Map]] = {}
+    for part in maps(a, most):
+        found.setdefault(part.row, []).append(part)
+    return list(found.values())
+
+
+def _headline(a: Attribution, parts: Sequence[Map]) -> str:
+    part = parts[0]
+    if a.several:
+        return f"Row {part.row}, {len({p.target for p in parts})} targets"
+    return f"Row {part.row}: {text(part.target)}, score {part.score:.4g}"
 
 
 def facts(a: Attribution) -> str:
@@ -77,59 +115,64 @@ def facts(a: Attribution) -> str:
     return "; ".join(said) + "."
 
 
-def figure(values: Tensor, caption: str, ink: bool = False) -> str:
-    """A map of numbers as coloured cells, with the numbers on hover."""
-    grid = values.detach().double().cpu()
-    while grid.dim() > 2:  # channels: summed, which keeps the total
-        grid = grid.sum(0)
-    if grid.dim() < 2:
-        grid = grid.reshape(1, -1)
-    strip = ' class="strip"' if len(grid) == 1 else ""
-    return f"<figure{strip}>{heatmap(grid, caption, ink=ink)}<figcaption>{text(caption)}</figcaption></figure>"
+# ---- what lies behind an answer ----
+
+_TOKENS = 40  # of an attention map with names on hover
 
 
-def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
-    """An SVG of a 2-D grid: blue below zero, white at zero, red above, one scale for the grid; `ink` draws in grey."""
-    rows, columns = grid.shape
-    grid = grid.nan_to_num(0.0, 0.0, 0.0)
-    largest = float(grid.abs().max()) or 1.0
-    strip = "height: 2.2rem; " if rows == 1 else ""
-    if rows * columns > _CELLS:
-        return (
-            f'<img alt="{text(label)}" style="width: 100%; {strip}image-rendering: pixelated" '
-            f'src="data:image/png;base64,{_png(grid / largest, ink)}">'
+def _kept(a: Attribution, number: int) -> str:
+    """Attention by layer and head, where it was kept: every head small, each layer's mean with its tokens."""
+    layers = a.kept.get("attention")
+    if not isinstance(layers, list):
+        return ""
+    units = a.units[number] if isinstance(a.units, list) else None
+    lines = []
+    for depth, layer in enumerate(layers):
+        heads: Tensor = layer[number].detach().double().cpu()  # (heads, queries, keys)
+        small = "".join(
+            f'<img alt="layer {depth}, head {h}" title="layer {depth}, head {h}" style="width:4.2rem;margin:.15rem;'
+            f'image-rendering:pixelated" src="{pictures.palette_png(head / (float(head.max()) or 1.0), ink=True)}">'
+            for h, head in enumerate(heads)
         )
-    cells = [
-        f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{colour(value / largest, ink)}">'
-        f"<title>({y}, {x}): {value:.4g}</title></rect>"
-        for y, line in enumerate(grid.tolist())
-        for x, value in enumerate(line)
-    ]
-    return (
-        f'<svg role="img" aria-label="{text(label)}" viewBox="0 0 {columns} {rows}" '
-        f'preserveAspectRatio="none" style="{strip}max-width: {columns * 2.5:.1f}rem" '
-        f'shape-rendering="crispEdges">{"".join(cells)}</svg>'
+        mean = heads.mean(0)
+        named = units is not None and len(units) == mean.shape[0] == mean.shape[1] and len(units) <= _TOKENS
+        whole = matrix(mean, units, units) if named and units else ""
+        lines.append(f"<h4>layer {depth}</h4><div>{small}</div>{whole}")
+    return f"<details><summary>Attention, {len(layers)} layers by head</summary>{''.join(lines)}</details>"
+
+
+def _relevance(receipt: Mapping[str, Any]) -> str:
+    """Where relevance went, boundary by boundary."""
+    if not receipt.get("relevance"):
+        return ""
+    lines = []
+    for number, told in enumerate(receipt["relevance"][:4]):
+        one = told[0] if isinstance(told, list) else told
+        lost = ", ".join(f"{text(kind)} {amount:+.3g}" for kind, amount in one["lost"].items() if abs(amount) > 1e-6)
+        stages = "".join(
+            f"<tr><td>{text(layer['module'] or 'the model')}</td><td>{layer['carried']:+.4f}</td></tr>"
+            for layer in cuts(one)
+        )
+        lines.append(
+            f"<p>Row {number}: {one['start']:.4g} at the score, {one['end']:.4g} at the input; lost: {lost or '–'}.</p>"
+            f'<table class="plain">{stages}</table>'
+        )
+    return f"<details><summary>Relevance from layer to layer</summary>{''.join(lines)}</details>"
+
+
+def _agreement(c: Comparison) -> str:
+    found = c.agreement()
+    if len(c) < 2:
+        return ""
+    head = "".join(f"<th>{text(name)}</th>" for name in c)
+    body = "".join(
+        f"<tr><th>{text(name)}</th>"
+        + "".join("<td>–</td>" if x != x else f'<td style="background:{wash(x)}">{x:.2f}</td>' for x in line)
+        + "</tr>"
+        for name, line in zip(c, found.tolist(), strict=True)
     )
-
-
-def _png(shares: Tensor, ink: bool) -> str:
-    """A picture of many cells: a PNG written by hand, since nothing else here needs an imaging library."""
-    steps = ((shares + 1) * 127.5).round().long().tolist()
-    palette = [bytes.fromhex(colour(step / 127.5 - 1, ink)[1:]) for step in range(256)]
-    lines = b"".join(b"\0" + bytes(line) for line in steps)
-    height, width = shares.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, a palette
-    parts = (b"IHDR", head), (b"PLTE", b"".join(palette)), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
-    whole = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
-    return base64.b64encode(whole).decode()
-
-
-def colour(share: float, ink: bool = False) -> str:
-    """A share in [-1, 1] on a blue–white–red scale that colour-blind readers can tell apart."""
-    end = (40, 44, 52) if ink else (178, 24, 43) if share > 0 else (33, 102, 172)
-    weight = min(1.0, abs(share)) ** 0.8
-    return "#" + "".join(f"{round(255 + (c - 255) * weight):02x}" for c in end)
+    return (
+        "<section><h2>How far the methods agree</h2><p>Rank correlation of their values, mean over rows: 1 is the same "
+        f'order, 0 none, −1 the reverse.</p><div class="wide"><table class="plain"><tr><td></td>{head}</tr>{body}'
+        "</table></div></section>"
+    )

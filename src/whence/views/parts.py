@@ -33,10 +33,18 @@ class Map:
         """The units of largest magnitude, by name or index, and their values; padding is left out."""
         flat = self.values.flatten().detach()
         order = flat.abs().nan_to_num(float("inf")).argsort(descending=True, stable=True).tolist()
-        if self.real is not None and self.real.shape == self.values.shape:
-            there = self.real.flatten().tolist()
-            order = [i for i in order if there[i]]
-        return [(self._unit(i), float(flat[i])) for i in order[:count]]
+        return [(self._unit(i), float(flat[i])) for i in self._there(order)[:count]]
+
+    def every(self) -> list[tuple[Any, float]]:
+        """All units in order and their values; padding is left out."""
+        flat = self.values.flatten().tolist()
+        return [(self._unit(i), flat[i]) for i in self._there(list(range(len(flat))))]
+
+    def _there(self, order: list[int]) -> list[int]:
+        if self.real is None or self.real.shape != self.values.shape:
+            return order
+        there = self.real.flatten().tolist()
+        return [i for i in order if there[i]]
 
     def _unit(self, flat: int) -> Any:
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), self.values.shape))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
+from whence.views.colours import share, solid
 from whence.views.parts import Map, maps
 
 if TYPE_CHECKING:
@@ -31,8 +34,18 @@ def clean(text: str) -> str:
     return "".join(c if unicodedata.category(c)[0] != "C" else f"\\x{ord(c):02x}" for c in text)
 
 
-def describe(a: Attribution) -> str:
-    """What was explained, and each row's strongest units."""
+def coloured(stream: Any = None) -> bool:
+    """Whether to write in colour: to a terminal that shows it, unless NO_COLOR says no."""
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+
+
+def describe(a: Attribution, colour: bool = False) -> str:
+    """What was explained, and each row's strongest units; in colour, the text itself."""
     lines = [repr(a)]
     found = list(maps(a, _ROWS))
     last = None
@@ -42,6 +55,8 @@ def describe(a: Attribution) -> str:
             told = "" if a.several else f": target {clean(part.target)}, score {part.score:.4g}"
             lines.append(f"row {part.row}{told}")
             last = head
+        if colour and part.units is not None and part.values.dim() == 1 and not a.several:
+            lines += _washed(part)
         if a.several:
             lines.append(_line(part))
         else:
@@ -100,6 +115,33 @@ def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
         left, right = (bar.rjust(_BAR), " " * _BAR) if value < 0 else (" " * _BAR, bar.ljust(_BAR))
         lines.append(f"  {label[:width]:<{width}} {left}│{right} {value:+.4g}")
     return lines
+
+
+def _washed(part: Map) -> list[str]:
+    """The units in a row, behind each the colour of its value, in lines as wide as the terminal."""
+    width = shutil.get_terminal_size().columns - 2
+    there = [True] * len(part.values) if part.real is None else part.real.tolist()
+    values = part.values.tolist()
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    lines: list[str] = []
+    line, used = "", 0
+    for unit, value, real in zip(part.units or [], values, there, strict=True):
+        if not real:
+            continue
+        joined = unit.startswith("##")
+        name = clean(unit.removeprefix("##"))
+        space = "" if joined or not line else " "
+        if used + len(space) + len(name) > width and line:
+            lines, line, used, space = [*lines, "  " + line], "", 0, ""
+        line += space + _on(name, solid(share(value, largest)))
+        used += len(space) + len(name)
+    return [*lines, *["  " + line] * bool(line)]
+
+
+def _on(name: str, colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    ink = 30 if red + 2 * green + blue > 460 else 97
+    return f"\x1b[48;2;{red};{green};{blue}m\x1b[{ink}m{name}\x1b[0m"
 
 
 def _line(part: Map) -> str:

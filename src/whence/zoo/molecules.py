@@ -24,7 +24,7 @@ def parsed(smiles: str, place: int = 0) -> Any:
         from rdkit import Chem, rdBase
     except ImportError:
         raise ParameterError(
-            "Molecules are read by RDKit, which is not installed.\n  pip install 'whence[molecules]'"
+            "Molecules are read by RDKit, which is not installed.\n  pip install 'whence[chem]'"
         ) from None
     if not isinstance(smiles, str):
         raise InputError(f"Molecule {place} is {type(smiles).__name__}.\n  Give SMILES, such as 'CCO'.")

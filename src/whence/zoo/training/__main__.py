@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("name", choices=ZOO, help="which model")
     parser.add_argument("--seeds", type=int, default=1, help="train with the seeds 0 … n − 1 and say how they spread")
     parser.add_argument("--out", type=Path, help="where to write the model of seed 0 with its card (nowhere)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="the shipped models were trained on one: the same sums")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     recipe = RECIPES[options.name]
@@ -70,6 +70,7 @@ def write(folder: Path, name: str, recipe: Recipe, first: Trained, scores: list[
     names = {value.data_ptr(): name for name, value in reversed(state.items())}  # a shared tensor once
     half = {name: state[name].half().contiguous() for name in names.values()}
     save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     (folder / "examples.json").write_text(json.dumps(recipe.examples, ensure_ascii=False, indent=1) + "\n")
     measured = {}
     for score in scores[0]:

@@ -25,7 +25,7 @@ def train(seed: int) -> Trained:
     tokenizer = byte_pairs(known, 4096, _LENGTH)
     model = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=len(tokenizer), n_positions=_LENGTH, n_embd=160, n_layer=4, n_head=4, resid_pdrop=0.1,
+            vocab_size=len(tokenizer), n_positions=_LENGTH, n_embd=144, n_layer=4, n_head=4, resid_pdrop=0.1,
             embd_pdrop=0.1, attn_pdrop=0.1, initializer_range=0.05, bos_token_id=tokenizer.eos_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
@@ -80,7 +80,7 @@ RECIPE = Recipe(
     {
         "task": "text-generation",
         "what": "goes on with a sentence about a film, or with a question",
-        "architecture": "GPT-2's, 4 layers of 4 heads, 160 wide, 4,096 byte pairs, 128 tokens, from scratch",
+        "architecture": "GPT-2's, 4 layers of 4 heads, 144 wide, 4,096 byte pairs, 128 tokens, from scratch",
         "data": "sentences of film reviews and plots (Subj, MR, SST) and TREC questions, each once; one in twenty held "
         "back to measure on",
         "licence": "weights Apache-2.0; the corpora are research releases without a stated licence",

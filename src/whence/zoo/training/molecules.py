@@ -16,7 +16,7 @@ from whence.zoo.models import Weave
 from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, fit, shuffled
 
-_EPOCHS, _SIZE, _LARGEST = 30, 32, 60
+_EPOCHS, _SIZE, _LARGEST = 12, 32, 60
 
 
 def train(seed: int) -> Trained:

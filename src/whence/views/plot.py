@@ -1,0 +1,161 @@
+"""Matplotlib pictures of one row: the same forms as on the page. Nothing is ever shown or closed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from whence.attribution import Attribution
+from whence.errors import InputError, ParameterError
+from whence.views import kinds, pictures
+from whence.views.colours import BLUE, RED, share
+from whence.views.parts import Map, maps
+from whence.views.terminal import clean
+
+_RED, _BLUE = (tuple(c / 255 for c in end) for end in (RED, BLUE))
+
+
+def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None, **how: Any) -> Any:
+    """Draw one row on the axes, or on new ones, and give them back."""
+    if not -len(a) <= row < len(a):
+        raise InputError(f"There are {len(a)} rows, and no row {row}.")
+    row %= len(a)
+    one = [part for part in maps(a, row + 1) if part.row == row]
+    if target is not None:
+        names = list(dict.fromkeys(part.target for part in one))
+        if not a.several or not 0 <= target < len(names):
+            raise InputError(f"There are {len(names)} targets, and no target {target}.")
+        one = [part for part in one if part.target == names[target]]
+    draw = next(_DRAW[page] for fits, page in kinds.KINDS if fits(a, one))
+    if ax is None:
+        ax = _pyplot().subplots(layout="constrained")[1]
+    draw(a, one, ax, **how)
+    return ax
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ParameterError("plot() needs matplotlib, which is not installed.\n  pip install 'whence[plot]'") from None
+    return plt
+
+
+def _text(a: Attribution, parts: list[Map], ax: Any) -> None:
+    """The units in lines as wide as the axes."""
+    part = parts[0]
+    assert part.units is not None
+    there = part.real.tolist() if part.real is not None else [True] * len(part.units)
+    units = [(unit, value) for unit, value, real in zip(part.units, part.values.tolist(), there, strict=True) if real]
+    words(ax, [unit for unit, _ in units], [value for _, value in units])
+    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9, loc="left")
+
+
+def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1.0, size: float = 10) -> float:
+    """Units in the colours of their values, from the given height of the axes downwards; gives where they end."""
+    ax.axis("off")
+    largest = max((abs(v) for v in values if v == v), default=0.0)
+    renderer = _renderer(ax)
+    to_axes = ax.transAxes.inverted()
+    x, y, height = 0.0, top, 0.0
+    for unit, value in zip(units, values, strict=True):
+        part = share(value, largest)
+        box = {"facecolor": (_RED if part > 0 else _BLUE, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
+        shown = ax.text(x, y, _tick(unit), fontsize=size, va="top", bbox=box, transform=ax.transAxes)
+        (left, low), (right, high) = to_axes.transform(shown.get_window_extent(renderer).get_points())
+        height = max(height, high - low)
+        if right > 1 and x > 0:  # the next line
+            x, y = 0.0, y - 1.7 * height
+            shown.set_position((x, y))
+            right = right - left
+        x = right + 0.25 * height * ax.bbox.height / ax.bbox.width
+    return y - 1.7 * height
+
+
+def _renderer(ax: Any) -> Any:
+    """What measures text, whatever the figure will be drawn with."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    return RendererAgg(1, 1, ax.figure.dpi)
+
+
+def _generated(a: Attribution, parts: list[Map], ax: Any) -> None:
+    """Tokens that were written, by the tokens of the first input."""
+    own = [part for part in parts if part.input == parts[0].input]
+    grid = torch.stack([part.values for part in own]).double()
+    _grid(ax, grid)
+    units = own[0].units or []
+    ax.set_xticks(range(len(units)), [_tick(unit) for unit in units], rotation=60, ha="right", fontsize=7)
+    ax.set_yticks(range(len(own)), [_tick(part.target) for part in own], fontsize=7)
+    if own[0].input:
+        ax.set_xlabel(own[0].input, fontsize=8)
+
+
+def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") -> None:
+    """The image and its map: overlay, masked, positive, negative or contour."""
+    assert a.image is not None
+    styles: dict[str, Callable[..., torch.Tensor]] = {
+        "overlay": pictures.overlay,
+        "masked": pictures.masked,
+        "contour": pictures.contour,
+        "positive": lambda image, grid: pictures.one_side(image, grid, 1),
+        "negative": lambda image, grid: pictures.one_side(image, grid, -1),
+    }
+    if style not in styles:
+        raise ParameterError(f"style={style!r} is not allowed.\n  Give one of {', '.join(map(repr, styles))}.")
+    part = parts[0]
+    image = a.image[part.row].expand(3, -1, -1)
+    ax.imshow(styles[style](image, part.values).to(torch.uint8).numpy())
+    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9)
+    ax.axis("off")
+
+
+def _molecule(a: Attribution, parts: list[Map], ax: Any) -> None:
+    import io
+
+    from PIL import Image
+
+    from whence.views.molecules import png
+
+    ax.imshow(Image.open(io.BytesIO(png(a, parts))))
+    ax.set_title(f"{parts[0].target}, score {parts[0].score:.3g}", fontsize=9)
+    ax.axis("off")
+
+
+def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
+    part = parts[0]
+    values = part.values.tolist()
+    names = part.units or [str(i) for i in range(len(values))]
+    ax.barh(range(len(values)), values, color=[_RED if v > 0 else _BLUE for v in values])
+    ax.set_yticks(range(len(values)), [_tick(name) for name in names], fontsize=7)
+    ax.invert_yaxis()
+    ax.axvline(0, color="black", linewidth=0.6)
+    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9)
+
+
+def _map(a: Attribution, parts: list[Map], ax: Any) -> None:
+    grid = pictures.flat(parts[0].values)
+    _grid(ax, grid.reshape(1, -1) if grid.dim() < 2 else grid)
+    ax.set_title(parts[0].caption, fontsize=9)
+    ax.axis("off")
+
+
+def _grid(ax: Any, grid: torch.Tensor) -> None:
+    largest = float(grid.abs().max()) or 1.0
+    ax.imshow(grid.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto" if len(grid) == 1 else "equal")
+
+
+def _tick(name: str) -> str:
+    return clean(name).replace("$", r"\$")
+
+
+_DRAW: dict[kinds.Draw, Callable[..., None]] = {
+    kinds.text_row: _text,
+    kinds.generated: _generated,
+    kinds.image: _image,
+    kinds.molecule: _molecule,
+    kinds.vector: _bars,
+    kinds.numbers: _map,
+}

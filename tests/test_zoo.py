@@ -1,0 +1,323 @@
+"""The bundled models: they load offline, are as good as their cards say, and every method that fits explains them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import whence
+from whence import cli, zoo
+from whence.zoo import molecules
+from whence.zoo.images import Gray
+from whence.zoo.models import QuestionCnn, Translator, Weave
+from whence.zoo.training import data as corpora
+from whence.zoo.training.recipes import RECIPES
+
+pytest.importorskip("transformers")
+NAMES = list(zoo.ZOO)
+AIMS = {  # what each was to reach
+    "sentiment": ("dev accuracy", 0.80),
+    "questions": ("test accuracy", 0.85),
+    "fashion-cnn": ("test accuracy", 0.90),
+    "fashion-vit": ("test accuracy", 0.90),
+}
+SETS = {
+    "sentiment": "sst_trees",
+    "questions": "sentence_classification",
+    "translation": "mt_toy_deen",
+    "language": "sentence_classification",
+    "molecules": "molecules",
+    "fashion-cnn": "README.md",  # Debian's package, looked for below
+    "fashion-vit": "README.md",
+}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def loaded(request):
+    return request.param, whence.load(f"zoo:{request.param}")
+
+
+# ---- as a new user would ----
+
+
+def test_explain_and_show_the_examples(loaded, capsys, tmp_path):
+    name, model = loaded
+    if name == "molecules":
+        pytest.importorskip("rdkit")
+    assert len(model.examples) >= 4
+    for given in model.examples:
+        a = whence.explain(model, given, method="integrated_gradients")
+        assert bool(a.gap.max() < 0.05), a.receipt
+        a.show()
+        told = capsys.readouterr().out
+        assert "row 0" in told
+        assert "nan" not in told
+        assert "<svg" in a.to_html() or "<img" in a.to_html()
+        a.save(tmp_path / "a.safetensors")
+        assert repr(whence.Attribution.load(tmp_path / "a.safetensors")) == repr(a)
+
+
+def test_each_loads_without_a_network_or_its_library_of_names(loaded):
+    """In a process of its own that refuses every connection."""
+    name, _ = loaded
+    code = (
+        "import socket\n"
+        "def refuse(*args, **kwargs): raise AssertionError('a connection was tried')\n"
+        "socket.socket.connect = refuse\nsocket.create_connection = refuse\nsocket.getaddrinfo = refuse\n"
+        f"import whence; print(whence.load('zoo:{name}'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Wrapped(" in done.stdout
+
+
+def test_rows_do_not_depend_on_their_batch(loaded):
+    name, model = loaded
+    if model.task in ("text2text-generation", "text-generation"):
+        pytest.skip("explained one text at a time")
+    if name == "molecules":
+        pytest.importorskip("rdkit")
+    given = list(model.examples[:3])
+    whole = whence.explain(model, given, method="deeplift", target=1)
+    for row, one in enumerate(given):
+        alone = whence.explain(model, one, method="deeplift", target=1)
+        for ours, theirs in zip(_tensors(whole[row].values), _tensors(alone[0].values), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def _tensors(values):
+    return list(values.values()) if isinstance(values, dict) else [values]
+
+
+# ---- cards, sizes ----
+
+
+def test_cards_say_everything(loaded):
+    name, model = loaded
+    card = zoo.card(name)
+    for key in ("what", "architecture", "data", "licence", "limits", "retrain", "task"):
+        assert len(card[key]) > 3
+    assert card["name"] == name
+    assert card["task"] == model.task
+    assert card["bytes"] == (zoo.FOLDER / name / "model.safetensors").stat().st_size
+    assert card["parameters"] == sum(p.numel() for p in model.model.parameters())
+    for found in card["measured"].values():
+        assert len(found["seeds"]) >= 3
+        assert found["shipped"] == found["seeds"][0]
+        assert found["spread"] > 0
+        assert found["mean"] == pytest.approx(sum(found["seeds"]) / len(found["seeds"]), abs=2e-4)
+
+
+@pytest.mark.parametrize("name", AIMS)
+def test_aims_are_met(name):
+    score, aim = AIMS[name]
+    assert zoo.card(name)["measured"][score]["shipped"] >= aim
+    assert zoo.card(name)["measured"][score]["mean"] >= aim
+
+
+def test_all_weights_together_are_small():
+    assert sum(path.stat().st_size for path in zoo.FOLDER.rglob("*") if path.is_file()) <= 12e6
+
+
+def test_the_package_packs_small(tmp_path):
+    """A wheel is such an archive."""
+    root = Path(whence.__file__).parent
+    with zipfile.ZipFile(tmp_path / "whence.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in root.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(root))
+    assert (tmp_path / "whence.zip").stat().st_size < 15e6
+
+
+def test_weights_are_half_and_load_as_single(loaded):
+    name, model = loaded
+    stored = load_file(zoo.FOLDER / name / "model.safetensors")
+    assert {t.dtype for t in stored.values()} == {torch.float16}
+    assert {p.dtype for p in model.model.parameters()} == {torch.float32}
+    assert not model.model.training
+
+
+def test_no_path_or_text_of_the_training_data_is_in_the_package():
+    for path in zoo.FOLDER.rglob("*.json"):
+        told = path.read_text(encoding="utf-8")
+        assert not re.search(r"/(home|work|tmp|root)/", told), path
+
+
+# ---- the command line, mistakes ----
+
+
+def test_cli_lists_and_shows(capsys):
+    assert cli.main(["zoo"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"zoo:{name}" in listed for name in NAMES)
+    assert cli.main(["zoo", "sentiment"]) == 0
+    assert "Stanford Sentiment Treebank" in capsys.readouterr().out.replace("\n ", "")
+    assert cli.main(["zoo", "sentimnt"]) == 2
+    assert "sentiment" in capsys.readouterr().err
+
+
+def test_mistakes_are_named():
+    with pytest.raises(whence.ParameterError, match="Did you mean 'questions'"):
+        whence.load("zoo:question")
+    with pytest.raises(whence.ModelError, match="zoo:sentiment does text-classification"):
+        whence.load("zoo:sentiment", task="fill-mask")
+    with pytest.raises(whence.TargetError, match="no label"):
+        whence.explain(whence.load("zoo:sentiment"), "good", method="gradient", target="great")
+
+
+def test_missing_data_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    with pytest.raises(whence.FileError, match="'sst_trees' is not here.*\n.*WHENCE_DATA"):
+        corpora.phrases("train")
+    monkeypatch.setattr(corpora, "_FASHION", tmp_path)
+    with pytest.raises(whence.FileError, match="apt-get install dataset-fashion-mnist"):
+        corpora.fashion("train")
+    done = subprocess.run(
+        [sys.executable, "-m", "whence.zoo.training", "questions"], capture_output=True, text=True, timeout=120,
+        env={"WHENCE_DATA": str(tmp_path), "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+# ---- parts ----
+
+
+def test_trees_are_read():
+    found = corpora._parsed("(3 (2 a) (4 (3 warm) (2 film)))")
+    assert found == [("a", 2, False), ("warm", 3, False), ("film", 2, False), ("warm film", 4, False),
+                     ("a warm film", 3, True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokenised", "typed"),
+    [
+        ("It does n't work , does it ?", "it doesn't work, does it?"),
+        ("the director 's `` cut ''", 'the director\'s "cut"'),
+        ("( a b )", "(a b)"),
+        ("we 'll see", "we'll see"),
+    ],
+)
+def test_corpora_read_as_people_type(tokenised, typed):
+    assert corpora.natural(tokenised) == typed
+
+
+def test_gray_images():
+    image = pytest.importorskip("PIL.Image")
+    made = Gray()([image.new("RGB", (56, 56), (255, 255, 255))])["pixel_values"]
+    assert made.shape == (1, 1, 28, 28)
+    torch.testing.assert_close(made, torch.full_like(made, (1 - 0.2860) / 0.3530))
+
+
+def test_padding_changes_no_question():
+    torch.manual_seed(0)
+    model = QuestionCnn(50, 8, 6, 3).eval()
+    ids = torch.randint(1, 50, (1, 5))
+    alone = model(ids, torch.ones(1, 5, dtype=torch.long))
+    padded = torch.cat([ids, torch.zeros(1, 4, dtype=torch.long)], 1)
+    torch.testing.assert_close(model(padded, (padded > 0).long()), alone)
+    one = torch.randint(1, 50, (1, 1))
+    assert bool(model(one, torch.ones_like(one)).isfinite().all())  # a text shorter than the filters
+
+
+def test_padding_changes_no_translation():
+    torch.manual_seed(0)
+    model = Translator(50, 8, 2, 3, 0).eval()
+    source, written = torch.randint(5, 50, (1, 5)), torch.randint(5, 50, (1, 3))
+    alone = model(source, written).logits
+    padded = torch.cat([source, torch.zeros(1, 4, dtype=torch.long)], 1)
+    torch.testing.assert_close(model(padded, written, (padded > 0).long()).logits, alone)
+
+
+class TestMolecules:
+    @pytest.fixture(autouse=True)
+    def _rdkit(self):
+        pytest.importorskip("rdkit")
+
+    def test_kinds_of_pairs_by_hand(self):
+        atoms, pairs = molecules.graph(molecules.parsed("C1=CCC1CC#N"), ["padding", "other", "CH2r", "CH1r"])
+        assert atoms.tolist() == [3, 3, 2, 3, 1, 1, 1]
+        assert pairs[0, 1] == 2 + molecules.IN_RING  # a double bond in the ring
+        assert pairs[0, 3] == 1 + molecules.IN_RING
+        assert pairs[5, 6] == 3  # a triple bond
+        assert pairs[0, 2] == molecules.NEAR + 2  # across the ring
+        assert pairs[0, 4] == molecules.NEAR  # two bonds away
+        assert pairs[2, 5] == molecules.NEAR + 1
+        assert pairs[0, 6] == molecules.FAR
+        assert bool((pairs == pairs.T).all())
+        assert bool((pairs.diagonal() == molecules.PADDING).all())
+        assert int(pairs.max()) < molecules.KINDS
+
+    def test_padding_changes_no_molecule(self):
+        torch.manual_seed(0)
+        model = Weave(5, molecules.KINDS, 8, 6, 2, 3).eval()
+        graphs = [molecules.graph(molecules.parsed(s), ["padding", "other", "CH3"]) for s in ("CCO", "CCCCCN")]
+        both = model(**molecules.batch(graphs))
+        torch.testing.assert_close(both[:1], model(**molecules.batch(graphs[:1])))
+
+    def test_a_row_has_its_own_atoms(self):
+        model = whence.load("zoo:molecules")
+        a = whence.explain(model, ["CCO", "Oc1ccc(Cl)cc1Cl"], method="integrated_gradients", target="NR-AhR")
+        assert a[0].units["atoms"] == [["C0", "C1", "O2"]]
+        assert a[0].values["atoms"].shape == (1, 3)
+        assert a[0].values["pairs"].shape == (1, 3, 3)
+        assert a[1].values["pairs"].shape == (1, 10, 10)
+        assert float(a[0].values["pairs"].diagonal(dim1=1, dim2=2).abs().max()) == 0
+        total = a.values["atoms"].sum(1) + a.values["pairs"].sum((1, 2))
+        torch.testing.assert_close(total.double(), (a.output_value - a.baseline_value).double(), atol=1e-2, rtol=1e-2)
+
+    @pytest.mark.parametrize("given", ["", "not a molecule", "C1CC", 5, ["CCO", "x("], []])
+    def test_what_is_no_molecule_is_named(self, given):
+        with pytest.raises(whence.InputError, match="olecule"):
+            whence.explain(whence.load("zoo:molecules"), given, method="gradient")
+
+    def test_without_rdkit_it_loads_and_says_what_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "rdkit", None)
+        model = whence.load("zoo:molecules")
+        with pytest.raises(whence.ParameterError, match=r"pip install 'whence\[chem\]'"):
+            whence.explain(model, "CCO", method="gradient")
+
+
+# ---- as good as the cards say ----
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shipped_weights_score_what_the_card_says(name, data):
+    data(SETS[name])
+    if name.startswith("fashion"):
+        try:
+            corpora.fashion("t10k")
+        except whence.FileError as error:
+            pytest.skip(str(error))
+    found = RECIPES[name].measure(whence.load(f"zoo:{name}"))
+    told = zoo.card(name)["measured"]
+    assert {score: round(value, 4) for score, value in found.items()} == pytest.approx(
+        {score: measured["shipped"] for score, measured in told.items()}, rel=2e-3
+    )
+
+
+@pytest.mark.shared
+def test_retraining_gives_what_the_card_says(data):
+    """The quickest of them; the others take the same command and minutes more."""
+    data("sentence_classification")
+    done = subprocess.run(
+        [sys.executable, "-m", "whence.zoo.training", "questions"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("within")
+
+
+def test_cards_are_json_that_people_can_read():
+    for name in NAMES:
+        told = (zoo.FOLDER / name / "card.json").read_text(encoding="utf-8")
+        assert json.loads(told)["name"] == name
+        assert "\\u" not in told
