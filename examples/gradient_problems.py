@@ -15,49 +15,52 @@ import whence
 
 
 class Saturated(nn.Module):
-    """x₁ + x₂, but never more than 1."""
+    """x₁ + x₂, but never more than 1. A third input is idle at 0: it gives SmoothGrad's noise its scale."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return 1 - torch.relu(1 - x.sum(1, keepdim=True))
+        return 1 - torch.relu(1 - x[:, :2].sum(1, keepdim=True))
 
 
 class Threshold(nn.Module):
-    """What x is above 10."""
+    """What x is above 10; a second input is idle at 0."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x - 10)
+        return torch.relu(x[:, :1] - 10)
+
+
+def idle(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.zeros(len(x), 1)], 1)
 
 
 def saturation(axis: pyplot.Axes) -> None:
     print("1. Saturation: y = min(x1 + x2, 1) at (1, 1), where y = 1, from (0, 0), where y = 0\n")
-    point = torch.ones(1, 2)
+    point = idle(torch.ones(1, 2))
     named = {
         "gradient": {}, "smoothgrad": {"noise": 0.5, "samples": 4000}, "input_x_gradient": {},
         "integrated_gradients": {}, "deeplift": {},
     }  # fmt: skip
     found = {name: whence.explain(Saturated(), point, method=name, target=0, **how) for name, how in named.items()}
-    table(
-        ["method", "x1", "x2", "sum"],
-        [
-            [name, *(f"{v:+.3f}" for v in a.values[0].tolist()), f"{float(a.values.sum()):+.3f}"]
-            for name, a in found.items()
-        ],
-    )
+    rows = []
+    for name, a in found.items():
+        x1, x2 = (value + 0.0 for value in a.values[0, :2].tolist())  # no −0
+        rows.append([name, f"{x1:+.3f}", f"{x2:+.3f}", f"{x1 + x2:+.3f}"])
+    table(["method", "x1", "x2", "sum"], rows)
     assert found["gradient"].values.abs().max() == 0
-    assert torch.allclose(found["integrated_gradients"].values, torch.tensor([[0.5, 0.5]]), atol=1e-3)
-    line = torch.linspace(0, 1, 201)[:, None].expand(-1, 2)
+    assert torch.allclose(found["integrated_gradients"].values, torch.tensor([[0.5, 0.5, 0.0]]), atol=1e-3)
+    assert found["smoothgrad"].values[0, 0] > 0.05
+    line = idle(torch.linspace(0, 1, 201)[:, None].expand(-1, 2))
     axis.plot(line.sum(1), Saturated()(line), color=GREY, label="y")
     gradients = whence.explain(Saturated(), line, method="gradient", target=0).values[:, 0]
     integrals = whence.explain(Saturated(), line, method="integrated_gradients", target=0).values[:, 0]
     axis.plot(line.sum(1), gradients, color=BLUE, label="gradient of x₁")
     axis.plot(line.sum(1), integrals, color=RED, label="integrated gradient of x₁")
     axis.set(title="saturation: min(x₁ + x₂, 1)", xlabel="x₁ + x₂, with x₁ = x₂")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="center right")
 
 
 def thresholding(axis: pyplot.Axes) -> None:
     print("\n2. Thresholding: y = max(0, x - 10): how far the attribution jumps between x = 9.99 and x = 10.01\n")
-    sides = torch.tensor([[9.99], [10.01]])
+    sides = idle(torch.tensor([[9.99], [10.01]]))
     named = {
         "gradient": ("gradient", {}),
         "gradient, softplus for the ReLU": ("gradient", {"relu": "softplus"}),
@@ -66,47 +69,50 @@ def thresholding(axis: pyplot.Axes) -> None:
         "integrated_gradients": ("integrated_gradients", {}),
         "deeplift": ("deeplift", {}),
     }
-    line = torch.linspace(7, 13, 241)[:, None]
+    line = idle(torch.linspace(7, 13, 241)[:, None])
     shown = {"gradient": BLUE, "gradient, softplus for the ReLU": GREY, "integrated_gradients": RED}
     rows = []
     for name, (method, how) in named.items():
-        below, above = whence.explain(Threshold(), sides, method=method, target=0, **how).values.flatten().tolist()
+        below, above = whence.explain(Threshold(), sides, method=method, target=0, **how).values[:, 0].tolist()
         rows.append([name, f"{below:+.4f}", f"{above:+.4f}", f"{abs(above - below):.4f}"])
         if name in shown:
             values = whence.explain(Threshold(), line, method=method, target=0, **how).values[:, 0]
-            axis.plot(line, values, color=shown[name], label=name)
+            axis.plot(line[:, 0], values, color=shown[name], label=name)
     table(["method", "at 9.99", "at 10.01", "jump"], rows)
     jumps = {row[0]: float(row[3]) for row in rows}
     assert jumps["gradient"] == 1
     assert jumps["gradient, softplus for the ReLU"] < 0.01
     assert jumps["integrated_gradients"] < 0.02
+    assert jumps["smoothgrad"] < 0.1
     axis.set(title="thresholding: max(0, x − 10)", xlabel="x")
     axis.legend(fontsize=7)
 
 
 def noise(axis: pyplot.Axes) -> None:
     print("\n3. Noise: how alike the maps of an image and of the image with a little noise are (zoo:fashion-cnn)")
-    print("   rank correlation of the 784 values, and what the noise did to the score; mean over ten images\n")
+    print("   correlation of the 784 values, mean over the zoo's ten images\n")
     zoo = whence.load("zoo:fashion-cnn")
     pixels = zoo.processor([_opened(path) for path in zoo.examples])["pixel_values"]
     generator = torch.Generator().manual_seed(0)
-    noisy = pixels + 0.1 * torch.randn(pixels.shape, generator=generator)
-    classes = zoo.model(pixels).argmax(1)
-    before, after = (zoo.model(x).gather(1, classes[:, None]) for x in (pixels, noisy))
+    noisy = pixels + 0.05 * torch.randn(pixels.shape, generator=generator)  # a fiftieth of the range
+    black = float(zoo.processor.normalised(torch.zeros(1)))
+    with torch.no_grad():
+        classes = zoo.model(pixels).argmax(1)
+        before, after = (zoo.model(x).gather(1, classes[:, None]) for x in (pixels, noisy))
     named = {
         "gradient": {}, "smoothgrad": {"samples": 50, "noise": 0.15}, "input_x_gradient": {},
-        "integrated_gradients": {"baseline": "black"},
+        "integrated_gradients": {"baseline": black},
     }  # fmt: skip
     rows, alike = [], {}
     for name, how in named.items():
         one, two = (whence.explain(zoo.model, x, method=name, target=classes, **how).values for x in (pixels, noisy))
         alike[name] = float(torch.stack([_alike(a, b) for a, b in zip(one, two, strict=True)]).mean())
         rows.append([name, f"{alike[name]:.3f}"])
-    table(["method", "rank correlation"], rows)
+    table(["method", "correlation"], rows)
     moved = float((after - before).abs().mean() / before.mean())
     print(f"\n   The noise moved the class's score by {moved:.1%} on average.")
     axis.barh(list(alike), list(alike.values()), color=[BLUE, GREY, GREY, RED])
-    axis.set(title="noise: how alike a map stays", xlabel="rank correlation", xlim=(0, 1))
+    axis.set(title="noise: how alike a map stays", xlabel="correlation", xlim=(0, 1))
     axis.invert_yaxis()
 
 
@@ -117,8 +123,7 @@ def _opened(path: str) -> object:
 
 
 def _alike(a: Tensor, b: Tensor) -> Tensor:
-    ranks = [x.flatten().argsort().argsort().double() for x in (a, b)]
-    return torch.corrcoef(torch.stack(ranks))[0, 1]
+    return torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
 
 
 if __name__ == "__main__":

@@ -26,14 +26,17 @@ def main() -> None:
         rows, drawn = [], []
         for assay in ASSAYS:
             active = [s for s, y in zip(smiles, outcomes[:, assays.index(assay)].tolist(), strict=True) if y == 1]
-            line, a = shares(zoo, _fitting(active)[:EACH], assay)
+            line, strongest = shares(zoo, _fitting(active)[:EACH], assay)
             rows.append([assay, *line])
-            if assay == ASSAYS[0]:
-                drawn = [a[row] for row in range(DRAWN)]
+            drawn = drawn or strongest
     except (whence.FileError, whence.ParameterError) as error:
         missing(error)
     print("Integrated gradients of the logit from all-zero features; shares of the summed attribution, f(x) − f(0):\n")
-    table(["assay", "molecules", "f(x) − f(0)", "atoms", "pairs with a bond", "pairs without", "worst gap"], rows)
+    table(
+        ["assay", "molecules", "f(x) − f(0)", "atoms", "pairs with a bond", "pairs without",
+         "one pair with", "one pair without", "worst gap"],
+        rows,
+    )  # fmt: skip
     print("\nThe paper (another network, another task): pairs with a bond 46 %, without −3 %.")
     figure, axes = pyplot.subplots(2, DRAWN // 2, figsize=(12, 7), layout="constrained")
     for axis, a in zip(axes.flatten(), drawn, strict=True):
@@ -55,7 +58,7 @@ def _fitting(smiles: list[str]) -> list[str]:
 
 
 def shares(zoo, smiles: list[str], assay: str):  # type: ignore[no-untyped-def]
-    """How the attribution of molecules that the network calls active is shared out, and the attribution."""
+    """How the attribution of molecules that the network calls active is shared out, and the most active ones."""
     a = whence.explain(zoo, smiles, method="integrated_gradients", target=assay, batch_size=20)
     called = [row for row, score in enumerate(a.output_value.tolist()) if score > 0]
     kinds = zoo.processor(smiles)["pairs"]
@@ -66,10 +69,14 @@ def shares(zoo, smiles: list[str], assay: str):  # type: ignore[no-untyped-def]
         (a.values["pairs"] * ~bonded).sum((1, 2)),
     ])[:, called].sum(1)  # fmt: skip
     delta = float((a.output_value - a.baseline_value)[called].mean())
+    counts = [int(chosen[called].sum()) for chosen in (bonded, (kinds > 0) & ~bonded)]
+    each = [
+        f"{float(part / parts.sum()) / count * len(called):+.2%}" for part, count in zip(parts[1:], counts, strict=True)
+    ]
     line = [len(called), f"{delta:+.2f}", *(f"{float(part / parts.sum()):.0%}" for part in parts),
-            f"{float(a.gap[called].max()):.1e}"]  # fmt: skip
+            *each, f"{float(a.gap[called].max()):.1e}"]  # fmt: skip
     order = sorted(called, key=lambda row: -float(a.output_value[row]))
-    return line, a._pick(order)
+    return line, [a[row] for row in order[:DRAWN]]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 
 import whence
 from whence.cli import main
+from whence.demo import CASES
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "whence"
@@ -117,10 +118,13 @@ def test_the_demo_writes_one_page_with_every_method(tmp_path: Path, capsys: pyte
     assert main(["demo", "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     html = out.read_text()
-    for name, entry in whence.methods.items():
-        assert (f"<h2>{name}</h2>" in html) == (entry.facts.get("needs") != "attention")
+    for name in whence.methods:
+        assert f"<h4>{name}</h4>" in html
+    for case in CASES:
+        assert f'<section id="{case.model}">' in html
     assert "<script" not in html
-    assert "http" not in html
+    assert set(re.findall(r'(?:src|href)="([a-z]+:|#)', html)) <= {"data:", "#"}
+    assert "url(" not in html
 
 
 def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.CaptureFixture[str]) -> None:

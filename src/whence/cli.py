@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    demo = command("demo", _demo, "explain a small digit classifier with every method; writes one HTML page")
+    demo = command("demo", _demo, "every method on the bundled models; writes one HTML page")
     demo.add_argument("--out", type=Path, default=Path("whence-demo.html"), help="where to write (%(default)s)")
     listing = command("methods", _methods, "list the methods, or show one with its parameters")
     listing.add_argument("name", nargs="?", help="the method to show")
@@ -218,6 +218,7 @@ def _value(given: str | None) -> Any:
 def _explain(options: argparse.Namespace) -> int:
     from whence.api import explain
 
+    _check_out(options)
     a = explain(_model(options), _rows(options), method=options.method, **_asked(options),
                 **_params(options, options.method))  # fmt: skip
     _told(a.merge_words() if options.words else a, options)
@@ -228,11 +229,20 @@ def _compare(options: argparse.Namespace) -> int:
     from whence.api import compare
     from whence.comparison import Comparison
 
+    _check_out(options)
     names = [name.strip() for name in options.methods.split(",") if name.strip()]
     wanted = {name: _params(options, methods[name].name, alone=False) for name in names}
     c = compare(_model(options), _rows(options), methods=wanted, **_asked(options))
     _told(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
     return 0
+
+
+def _check_out(options: argparse.Namespace) -> None:
+    """Say before the work what could not be written after it."""
+    from whence.views.files import check
+
+    for path in options.out:
+        check(path)
 
 
 def _told(found: Any, options: argparse.Namespace) -> None:
@@ -260,7 +270,6 @@ def _demo(options: argparse.Namespace) -> int:
 
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
-    print("Training a small classifier on handwritten digits …", file=sys.stderr, flush=True)
     print(run(options.out), file=sys.stderr)
     print(f"The report is at {options.out.resolve()}")
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,8 @@ def load(
             + f".\n  There are adapters for {', '.join(dict.fromkeys(TASKS.values()))}; give other models tensors."
         )  # fmt: skip
     try:
-        model, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **common)
+        with quiet(library):
+            model, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **common)
     except Exception as error:  # each part of transformers has its own
         raise FileError(f"{name!r} has no weights that can be read: {_first_line(error)}") from None
     missing = sorted(told.get("missing_keys", ()))
@@ -59,6 +62,19 @@ def transformers() -> Any:
             "whence.load needs transformers, which is not installed.\n  pip install 'whence[hf]'"
         ) from None
     return transformers
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Without the library's own progress bar, which is as it was afterwards."""
+    log = library.utils.logging
+    shown = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            log.enable_progress_bar()
 
 
 def _bundled(name: str, task: str | None, long: Long) -> Wrapped:

@@ -22,12 +22,17 @@ Result = Attribution | Comparison
 
 def write(found: Result, path: Path) -> None:
     """Write an attribution or a comparison to a file: html, png, svg, pdf, json, csv or safetensors."""
+    FORMS[check(path)](found, path)
+
+
+def check(path: Path) -> str:
+    """The form that a name asks for, if such a file can be written there."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMS:
         raise ParameterError(f"{str(path)!r} ends in none of {', '.join(FORMS)}.\n  Give a name that does.")
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
-    FORMS[kind](found, path)
+    return kind
 
 
 def _html(found: Result, path: Path) -> None:
@@ -62,6 +67,8 @@ def _picture(found: Result, path: Path) -> None:
         raise ParameterError(
             "Pictures need matplotlib, which is not installed.\n  pip install 'whence[plot]'"
         ) from None
+    from whence.views.plot import titled
+
     named = _named(found)
     rows = min(12, len(next(iter(named.values()))))
     tall = 1.3 if all(_is_text(a) for a in named.values()) else 3.2
@@ -71,8 +78,7 @@ def _picture(found: Result, path: Path) -> None:
     for i, axis in enumerate(axes):
         name, a = list(named.items())[i % len(named)]
         a.plot(axis, row=i // len(named))
-        axis.set_title(f"{name}: {axis.get_title('left') or axis.get_title()}", fontsize=9, loc="left")
-        axis.set_title("", loc="center")
+        titled(axis, f"{name}: {axis.get_title('left')}")
     figure.savefig(path)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from whence.attribution import Attribution
+from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import figure, heatmap, matrix, row, text
@@ -42,7 +43,7 @@ code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; overfl
 """
 
 LEGEND = "".join(
-    f'<span style="background:{wash(part / 4)};padding:.1rem .55rem">{name}</span>'
+    f'<span style="background:{wash(part / 4)};color:var(--ink,inherit);padding:.1rem .55rem">{name}</span>'
     for part, name in [(-4, "against"), (-2, ""), (0, "nothing"), (2, ""), (4, "for")]
 )
 
@@ -68,20 +69,26 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
     )
 
 
-def compared(c: Comparison, most: int = 12) -> str:
+def compared(c: Comparison, most: int = 12, described: bool = False) -> str:
     """The same rows by every method, one under the other, and how far the methods agree."""
     first = next(iter(c.values()))
-    found = [f'<p class="soft">{LEGEND} Each method\'s colours are shares of its own largest value.</p>']
+    legend = f'<p class="soft">{LEGEND} Each method\'s colours are shares of its own largest value.</p>'
+    found = [] if described else [legend]
     by = {name: list(_by_row(a, most)) for name, a in c.items()}
     for number in range(min(len(first), most)):
         head = _headline(first, next(iter(by.values()))[number])
         blocks = "".join(
             f'<div class="method"><h4>{text(name)}</h4>{row(a, by[name][number])}'
-            f'<p class="soft" style="font-size:.78rem;opacity:.8">{text(facts(a))}</p></div>'
+            f'<p class="soft" style="font-size:.78rem;opacity:.8">{_described(a) if described else ""}'
+            f"{text(facts(a))}</p></div>"
             for name, a in c.items()
         )
         found.append(f"<section><h3>{head}</h3>{blocks}</section>")
     return "".join(found) + _agreement(c)
+
+
+def _described(a: Attribution) -> str:
+    return f"{text(methods[a.method].description)} {text(methods[a.method].paper)}<br>"
 
 
 def _by_row(a: Attribution, most: int) -> list[list[Map]]:

@@ -50,7 +50,7 @@ def _text(a: Attribution, parts: list[Map], ax: Any) -> None:
     there = part.real.tolist() if part.real is not None else [True] * len(part.units)
     units = [(unit, value) for unit, value, real in zip(part.units, part.values.tolist(), there, strict=True) if real]
     words(ax, [unit for unit, _ in units], [value for _, value in units])
-    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9, loc="left")
+    titled(ax, f"{part.target}, score {part.score:.3g}")
 
 
 def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1.0, size: float = 10) -> float:
@@ -63,7 +63,7 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
     for unit, value in zip(units, values, strict=True):
         part = share(value, largest)
         box = {"facecolor": (_RED if part > 0 else _BLUE, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
-        shown = ax.text(x, y, _tick(unit), fontsize=size, va="top", bbox=box, transform=ax.transAxes)
+        shown = ax.text(x, y, clean(unit), fontsize=size, va="top", bbox=box, transform=ax.transAxes, parse_math=False)
         (left, low), (right, high) = to_axes.transform(shown.get_window_extent(renderer).get_points())
         height = max(height, high - low)
         if right > 1 and x > 0:  # the next line
@@ -72,6 +72,11 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
             right = right - left
         x = right + 0.25 * height * ax.bbox.height / ax.bbox.width
     return y - 1.7 * height
+
+
+def titled(ax: Any, title: str) -> None:
+    """A title in plain letters, whatever it holds."""
+    ax.set_title(clean(title), fontsize=9, loc="left", parse_math=False)
 
 
 def _renderer(ax: Any) -> Any:
@@ -108,7 +113,7 @@ def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") ->
     part = parts[0]
     image = a.image[part.row].expand(3, -1, -1)
     ax.imshow(styles[style](image, part.values).to(torch.uint8).numpy())
-    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9)
+    titled(ax, f"{part.target}, score {part.score:.3g}")
     ax.axis("off")
 
 
@@ -120,7 +125,7 @@ def _molecule(a: Attribution, parts: list[Map], ax: Any) -> None:
     from whence.views.molecules import png
 
     ax.imshow(Image.open(io.BytesIO(png(a, parts))))
-    ax.set_title(f"{parts[0].target}, score {parts[0].score:.3g}", fontsize=9)
+    titled(ax, f"{parts[0].target}, score {parts[0].score:.3g}")
     ax.axis("off")
 
 
@@ -132,13 +137,13 @@ def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
     ax.set_yticks(range(len(values)), [_tick(name) for name in names], fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color="black", linewidth=0.6)
-    ax.set_title(f"{part.target}, score {part.score:.3g}", fontsize=9)
+    titled(ax, f"{part.target}, score {part.score:.3g}")
 
 
 def _map(a: Attribution, parts: list[Map], ax: Any) -> None:
     grid = pictures.flat(parts[0].values)
     _grid(ax, grid.reshape(1, -1) if grid.dim() < 2 else grid)
-    ax.set_title(parts[0].caption, fontsize=9)
+    titled(ax, parts[0].caption)
     ax.axis("off")
 
 

@@ -17,11 +17,12 @@ def paragraphs(a: Attribution, row: int, values: Sequence[float]) -> str:
     assert a.units is not None
     given = a.text[row] if a.text is not None else None
     texts = [given] if isinstance(given, str) else list(given or ())
-    largest = max((abs(v) for v in values if v == v), default=0.0)
+    special = a.special[row] if a.special is not None else [False] * len(values)
+    largest = largest_of(values, special)
     marks = [_mark(unit, value, largest) for unit, value in zip(a.units[row], values, strict=True)]
     if a.spans is None or not texts:
         return _paragraph(" ".join(marks), len(marks))
-    spans, special = a.spans[row], (a.special or [[False] * len(marks)] * len(a))[row]
+    spans = a.spans[row]
     segments = (a.segments or [[0] * len(marks)] * len(a))[row]
     found = []
     for number, text in enumerate(texts):
@@ -37,6 +38,12 @@ def paragraphs(a: Attribution, row: int, values: Sequence[float]) -> str:
     return "".join(found) + (
         f'<p style="margin:.1rem 0;font-size:.8em;opacity:.85">{" ".join(beside)}</p>' if beside else ""
     )
+
+
+def largest_of(values: Sequence[float], special: Sequence[bool]) -> float:
+    """The largest magnitude among words, where they have any: [CLS] alone would leave them pale."""
+    own = [abs(v) for v, alone in zip(values, special, strict=True) if v == v and not alone]
+    return max(own, default=0.0) or max((abs(v) for v in values if v == v), default=0.0)
 
 
 def _paragraph(inner: str, count: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from whence.errors import ParameterError, did_you_mean
+from whence.errors import FileError, ParameterError, did_you_mean
 
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Wrapped
@@ -21,17 +21,23 @@ FOLDER = Path(__file__).parent / "weights"
 
 def load(name: str, **how: Any) -> Wrapped:
     """One of the bundled models, ready for `explain`; its `examples` are inputs to try it with."""
-    if name not in ZOO:
-        raise ParameterError(f"The zoo has no {name!r}. {did_you_mean(name, ZOO)}\n  It has {', '.join(ZOO)}.")
-    folder = FOLDER / name
+    folder = _checked(name)
     return replace(ZOO[name](folder, **how), examples=_examples(folder))
 
 
 def card(name: str) -> dict[str, Any]:
     """What a model is, what it was trained on, how good it is, and what it cannot do."""
+    return json.loads((_checked(name) / "card.json").read_text(encoding="utf-8"))
+
+
+def _checked(name: str) -> Path:
     if name not in ZOO:
         raise ParameterError(f"The zoo has no {name!r}. {did_you_mean(name, ZOO)}\n  It has {', '.join(ZOO)}.")
-    return json.loads((FOLDER / name / "card.json").read_text(encoding="utf-8"))
+    if not (FOLDER / name / "card.json").is_file():
+        raise FileError(
+            f"zoo:{name} is not in this installation.\n  Install Whence again, or train it: {__name__}.training."
+        )
+    return FOLDER / name
 
 
 def _examples(folder: Path) -> list[Any]:
@@ -81,11 +87,13 @@ def _cnn(folder: Path, **how: Any) -> Wrapped:
 
 
 def _vit(folder: Path, **how: Any) -> Wrapped:
-    from whence.adapters.loading import transformers
+    from whence.adapters.loading import quiet, transformers
     from whence.adapters.wrapped import wrap
     from whence.zoo.images import Gray
 
-    model = transformers().ViTForImageClassification.from_pretrained(folder, use_safetensors=True)
+    library = transformers()
+    with quiet(library):
+        model = library.ViTForImageClassification.from_pretrained(folder, use_safetensors=True)
     return wrap(model.eval(), Gray(), **how)
 
 

@@ -14,7 +14,7 @@ from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, fit, shuffled
 from whence.zoo.training.tokens import byte_pairs
 
-_EPOCHS, _SIZE, _LENGTH = 6, 16, 128
+_EPOCHS, _SIZE, _LENGTH = 3, 16, 128
 
 
 def train(seed: int) -> Trained:

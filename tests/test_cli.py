@@ -1,0 +1,207 @@
+"""The command line on a real bundled model: data on stdout, messages on stderr, codes, files, mistakes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import whence
+from whence.cli import main, parser
+
+pytest.importorskip("transformers")
+TEXT = "How many moons does Jupiter have?"
+BASE = ["--model", "zoo:questions"]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_explain_a_text(capsys):
+    code, out, err = run(capsys, "explain", *BASE, "--text", TEXT, "--method", "integrated_gradients", "--words")
+    assert code == 0
+    assert "target NUMERIC" in out
+    assert "Jupiter" in out
+    assert err == ""
+
+
+def test_json_is_the_data_and_nothing_else(capsys):
+    code, out, _ = run(capsys, "explain", *BASE, "--text", TEXT, "--method", "gradient", "--json", "--target", "HUMAN")
+    assert code == 0
+    told = json.loads(out)
+    direct = whence.explain(whence.load("zoo:questions"), TEXT, method="gradient", target="HUMAN")
+    assert told["rows"][0]["maps"][0]["values"] == direct.values[0].tolist()
+    assert told["rows"][0]["maps"][0]["units"] == direct.units[0]
+    assert told["rows"][0]["maps"][0]["target"] == "HUMAN"
+
+
+def test_lines_of_a_file_and_of_standard_input(capsys, tmp_path, monkeypatch):
+    (tmp_path / "texts").write_text("Who was it?\n\nWhy is that?\n")
+    code, out, _ = run(capsys, "explain", *BASE, "--file", str(tmp_path / "texts"), "--method", "gradient", "--json")
+    assert code == 0
+    assert [row["text"] for row in json.loads(out)["rows"]] == ["Who was it?", "Why is that?"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Who was it?\n"))
+    code, out, _ = run(capsys, "explain", *BASE, "--method", "gradient", "--json")
+    assert [row["text"] for row in json.loads(out)["rows"]] == ["Who was it?"]
+
+
+def test_flags_come_from_the_registry():
+    group = next(a for a in parser()._actions if hasattr(a, "choices") and a.choices and "explain" in a.choices)
+    flags = {flag for action in group.choices["explain"]._actions for flag in action.option_strings}
+    for entry in whence.methods.values():
+        for name in entry.parameters:
+            assert f"--{name.replace('_', '-')}" in flags, name
+
+
+def test_parameters_reach_the_method(capsys):
+    code, out, _ = run(
+        capsys, "explain", *BASE, "--text", TEXT, "--method", "integrated_gradients", "--steps", "3", "--rule", "left",
+        "--output", "probability", "--json",
+    )  # fmt: skip
+    told = json.loads(out)
+    assert code == 0
+    assert told["parameters"]["steps"] == 3
+    assert told["parameters"]["rule"] == "left"
+    code, out, _ = run(capsys, "explain", *BASE, "--text", TEXT, "--method", "gradient", "--absolute", "true", "--json")
+    assert json.loads(out)["parameters"]["absolute"] is True
+
+
+@pytest.mark.parametrize("ending", ["html", "png", "svg", "pdf", "json", "csv", "safetensors"])
+def test_files_by_their_ending(capsys, tmp_path, ending):
+    if ending in ("png", "svg", "pdf"):
+        pytest.importorskip("matplotlib")
+    out = tmp_path / f"a.{ending}"
+    code, told, err = run(capsys, "explain", *BASE, "--text", TEXT, "--method", "gradient", "--out", str(out))
+    assert (code, told) == (0, "")
+    assert str(out) in err
+    begins = {"png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html>", "csv": b"method,", "json": b"{"}
+    assert out.read_bytes().startswith(begins.get(ending, b""))
+    if ending == "safetensors":
+        assert whence.Attribution.load(out).units[0][:3] == ["how", "many", "moon"]
+
+
+def test_compare(capsys, tmp_path):
+    out = tmp_path / "c.html"
+    code, told, _ = run(
+        capsys, "compare", *BASE, "--text", TEXT, "--methods", "gradient, deeplift", "--out", str(out), "--json"
+    )
+    assert code == 0
+    assert list(json.loads(told)["methods"]) == ["gradient", "deeplift"]
+    assert "How far the methods agree" in out.read_text()
+
+
+def test_trace(capsys):
+    code, out, _ = run(capsys, "trace", *BASE, "--text", TEXT, "--method", "lrp")
+    assert code == 0
+    assert "conv1d" in out
+    assert "at the score" in out
+
+
+def test_a_method_and_its_parameters(capsys):
+    code, out, _ = run(capsys, "methods", "lime")
+    assert code == 0
+    assert "--samples: int, at least 2" in out
+
+
+MISTAKES = {
+    "no model there": (["explain", "--model", "no/such/folder/x", "--text", "a", "--method", "gradient"], "no/such"),
+    "no zoo model": (["explain", "--model", "zoo:x", "--text", "a", "--method", "gradient"], "The zoo has no 'x'"),
+    "a foreign parameter": (["explain", *BASE, "--text", "a", "--method", "gradient", "--steps", "5"], "no parameter"),
+    "a wrong value": (["explain", *BASE, "--text", "a", "--method", "lime", "--samples", "x"], "samples='x' is not"),
+    "no label": (["explain", *BASE, "--text", "a", "--method", "gradient", "--target", "X"], "is no label"),
+    "no such method": (["compare", *BASE, "--text", "a", "--methods", "gradint"], "Did you mean 'gradient'"),
+    "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
+    "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "exclude each other"),
+    "too few seconds": (
+        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "one --second a --text"
+    ),
+    "an unknown ending": (["explain", *BASE, "--text", "a", "--method", "lime", "--out", "a.xyz"], "ends in none of"),
+    "no folder": (
+        ["explain", *BASE, "--text", "a", "--method", "gradient", "--out", "no/such/a.html"], "in a folder that exists"
+    ),
+    "no file": (["explain", *BASE, "--file", "no-such-file", "--method", "gradient"], "no-such-file"),
+    "no attention": (["explain", *BASE, "--text", "a", "--method", "rollout"], "attention"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_message_and_code_2(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, told = MISTAKES[name]
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert run(capsys, *arguments, "--debug")[2].count("Traceback") >= 1
+
+
+def test_an_unreadable_file_is_named(capsys, tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run(capsys, "explain", *BASE, "--file", str(tmp_path / "bytes"), "--method", "gradient")
+    assert code == 2
+    assert "UTF-8" in err
+
+
+def test_an_error_of_ours_is_code_1_and_an_interrupt_130(capsys, monkeypatch):
+    for error, code in ((RuntimeError("x"), 1), (KeyboardInterrupt(), 130)):
+
+        def fails(*args, error=error, **kwargs):
+            raise error
+
+        monkeypatch.setattr("whence.api.explain", fails)
+        assert run(capsys, "explain", *BASE, "--text", "a", "--method", "gradient")[0] == code
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_flags(shell, capsys):
+    code, out, _ = run(capsys, "completion", shell)
+    assert code == 0
+    for word in ("explain", "compare", "zoo", "method"):
+        assert word in out
+    if shell == "bash":
+        done = subprocess.run(
+            ["bash", "-c", out + '\nCOMP_WORDS=(whence explain --outp); COMP_CWORD=2; _whence; echo "${COMPREPLY[@]}"'],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == "--output"
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch, capsys):
+    a = whence.explain(whence.load("zoo:questions"), TEXT, method="gradient")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    a.show()
+    assert "\x1b" not in capsys.readouterr().out  # not a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    a.show()
+    assert "\x1b[48;2;" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    a.show()
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    whence.explain(whence.load("zoo:questions"), TEXT * 4, method="gradient").show()
+    import re
+
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert max(len(line) for line in plain[2:]) <= 60
+
+
+def test_from_a_shell():
+    done = subprocess.run(
+        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "gradient"], input="Who was it?\n",
+        capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "target HUMAN" in done.stdout

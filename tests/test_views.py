@@ -1,0 +1,302 @@
+"""What is drawn: every kind of row on a page, in a notebook, on axes and in a terminal; hostile text stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import whence
+from whence.views import kinds, pictures
+from whence.views.colours import share, solid, wash
+from whence.views.files import plain, write
+from whence.views.parts import maps
+
+HOSTILE = [
+    "<script>document.title='run'</script>",
+    '"><img src=x onerror=document.title="run">',
+    "'; document.title='run'; //",
+    "\x1b[31mred\x1b[0m\x07 bell",
+    "</style></svg><svg onload=document.title='run'>",
+]
+
+
+def attribution(values, **fields):
+    rows = len(values)
+    base = {
+        "values": values, "raw": values, "target": torch.zeros(rows, dtype=torch.long), "params": {}, "receipt": {},
+        "output_value": torch.ones(rows), "method": "gradient",
+    }  # fmt: skip
+    return whence.Attribution(**{**base, **fields})
+
+
+def text_attribution(words, values=None, text=None, label="good"):
+    text = " ".join(words) if text is None else text
+    spans, at = [], 0
+    for word in words:
+        at = text.index(word, at)
+        spans.append((at, at + len(word)))
+        at += len(word)
+    values = torch.linspace(-1, 1, len(words))[None] if values is None else values
+    count = len(words)
+    return attribution(
+        values, units=[list(words)], spans=[spans], special=[[False] * count], words=[list(range(count))],
+        segments=[[0] * count], text=[text], labels=[label],
+    )  # fmt: skip
+
+
+# ---- hostile text ----
+
+
+@pytest.mark.parametrize("bad", HOSTILE)
+def test_hostile_text_is_text_everywhere(bad, tmp_path, capsys):
+    a = text_attribution(["fine", bad, "end"], label=bad)
+    bare = replace(a, spans=None, text=None)
+    generated = attribution(
+        torch.randn(1, 2, 3), units=[["a", bad, "c"]], output_value=torch.ones(1, 2), target=torch.zeros(1, 2),
+        labels=[[bad, "x"]],
+    )  # fmt: skip
+    tabular = attribution(torch.randn(1, 3), labels=[bad])
+    for one in (a, bare, generated, tabular):
+        for page in (one.to_html(bad), one._repr_html_(), whence.Comparison({bad: one}).to_html()):
+            assert "<script" not in page
+            assert "<img src=x" not in page
+            assert "<svg onload" not in page
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page)
+        one.show()
+        assert "\x1b" not in capsys.readouterr().out
+        assert json.loads(json.dumps(plain(one)))
+    pytest.importorskip("matplotlib")
+    write(a, tmp_path / "a.svg")
+    svg = (tmp_path / "a.svg").read_text()
+    assert "<script" not in svg
+    assert "<img" not in svg
+
+
+def chromium(page: Path, tmp_path: Path, *more: str) -> tuple[str, str, list[str]]:
+    """The page as Chromium leaves it, its console, and the addresses that it asked for."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("Chromium is not installed (Debian's package chromium)")
+    log = tmp_path / "net.json"
+    done = subprocess.run(
+        [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
+         f"--log-net-log={log}", "--enable-logging=stderr", "--virtual-time-budget=3000", *more, page.as_uri()],
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    events = [json.loads(line.rstrip(",")) for line in log.read_text().splitlines() if line.startswith('{"params"')]
+    asked = [e["params"] for e in events if "url" in e["params"] and "initiator" in e["params"]]
+    pages = [e["url"] for e in asked if e["initiator"] != "not an origin"]  # the browser's own requests have no origin
+    outside = [url for url in pages if not url.startswith(("file:", "data:", "chrome", "about:"))]
+    console = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+    return done.stdout, console, outside
+
+
+def test_nothing_runs_in_a_browser(tmp_path):
+    rows = [text_attribution(["fine", bad, "end"], label=bad) for bad in HOSTILE]
+    sections = "".join(a._repr_html_() for a in rows)
+    page = tmp_path / "page.html"
+    page.write_text(whence.Comparison(dict(zip(HOSTILE, rows, strict=True))).to_html("still") + sections)
+    dom, console, outside = chromium(page, tmp_path, "--dump-dom")
+    assert "<title>still</title>" in dom
+    assert "<script" not in dom
+    assert console == ""
+    assert outside == []
+
+
+def test_a_script_that_does_run_would_be_noticed(tmp_path):
+    """The check above can fail."""
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<title>still</title><img src='http://127.0.0.1:9/x.png'>"
+        "<script>document.title='run'; console.error('noticed')</script>"
+    )
+    dom, console, outside = chromium(page, tmp_path, "--dump-dom")
+    assert "<title>run</title>" in dom
+    assert "noticed" in console
+    assert outside[0] == "http://127.0.0.1:9/x.png"
+
+
+# ---- texts ----
+
+
+def test_a_text_keeps_its_letters_and_colours_its_words():
+    a = text_attribution(["Good", "film"], torch.tensor([[1.0, -0.5]]), text="Good,  film!\nSecond line")
+    page = a._repr_html_()
+    assert "Second line" in page
+    assert f'title="Good: +1" style="background:{wash(1.0)}' in page
+    assert f'title="film: -0.5" style="background:{wash(-0.5)}' in page
+    plain_text = re.sub(r"<[^>]+>", "", page.split("<p dir")[1].split("</p>")[0]).partition(">")[2]
+    assert plain_text == "Good,  film!\nSecond line"
+
+
+def test_right_to_left_texts_say_so_themselves():
+    assert 'dir="auto"' in text_attribution(["שלום", "עולם"])._repr_html_()
+
+
+def test_long_texts_fold():
+    words = [f"w{i}" for i in range(300)]
+    assert "<details" in text_attribution(words)._repr_html_()
+    assert "<details" not in text_attribution(words[:50])._repr_html_()
+
+
+def test_pairs_are_two_paragraphs():
+    one = text_attribution(["a", "b"])
+    pair = replace(one, text=[("a", "b")], spans=[[(0, 1), (0, 1)]], segments=[[0, 1]])
+    assert pair._repr_html_().count('<p dir="auto"') == 2
+
+
+def test_a_report_of_many_methods_and_a_long_text_is_small():
+    words = [f"word{i}" for i in range(512)]
+    c = whence.Comparison({f"m{i}": text_attribution(words, torch.randn(1, 512)) for i in range(12)})
+    assert len(c.to_html().encode()) < 3e6
+
+
+# ---- images ----
+
+
+def test_pictures_by_hand():
+    image = torch.full((3, 4, 4), 200, dtype=torch.uint8)
+    grid = torch.zeros(2, 2)
+    grid[0, 0], grid[1, 1] = 1.0, -0.5
+    masked = pictures.masked(image, grid)
+    assert masked[0, 0].tolist() == [200, 200, 200]
+    assert masked[0, 3].tolist() == [0, 0, 0]
+    assert masked[3, 3, 0] == round(200 * 0.5**0.5)
+    red = pictures.one_side(image, grid, 1)
+    assert red[0, 0].tolist() == [178, 24, 43]
+    assert red[3, 3].tolist() == [255, 255, 255]
+    assert pictures.one_side(image, grid, -1)[0, 0].tolist() == [255, 255, 255]
+    line = pictures.contour(image, grid, 0.25)
+    assert line[0, 0].tolist() == [200, 200, 200]  # inside
+    assert line[0, 2].tolist() == [178, 24, 43]  # the edge
+    assert line[3, 3].tolist() == [200, 200, 200]
+
+
+def test_pngs_can_be_read():
+    import base64
+    import io
+
+    image = pytest.importorskip("PIL.Image")
+    pixels = torch.randint(0, 256, (5, 7, 3))
+    address = pictures.png(pixels)
+    found = image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
+    assert torch.equal(torch.tensor(list(found.tobytes())).view(5, 7, 3), pixels)
+    palette = image.open(
+        io.BytesIO(base64.b64decode(pictures.palette_png(torch.tensor([[1.0, -1.0, 0.0]])).split(",")[1]))
+    )
+    assert [palette.convert("RGB").getpixel((x, 0)) for x in range(2)] == [(178, 24, 43), (33, 102, 172)]
+
+
+def test_an_image_keeps_its_picture():
+    pytest.importorskip("transformers")
+    zoo = whence.load("zoo:fashion-cnn")
+    a = whence.explain(zoo, zoo.examples[:2], method="gradient")
+    assert a.image.shape == (2, 1, 28, 28)
+    from PIL import Image
+
+    assert torch.equal(a.image[1, 0].long(), torch.tensor(list(Image.open(zoo.examples[1]).tobytes())).view(28, 28))
+    assert a[1].image.shape == (1, 1, 28, 28)
+    assert a.to_html().count("<figure") == 12
+
+
+# ---- numbers ----
+
+
+def test_the_scale():
+    assert solid(0.0) == "#ffffff"
+    assert solid(1.0) == "#b2182b"
+    assert solid(-1.0) == "#2166ac"
+    assert share(float("nan"), 1.0) == 0.0
+    assert share(5.0, 0.0) == 0.0
+    assert share(-5.0, 2.0) == -1.0
+
+
+def test_bars_reach_from_the_baseline_to_the_score():
+    model = torch.nn.Linear(3, 1)
+    a = whence.explain(model, torch.randn(1, 3), method="integrated_gradients", target=0)
+    page = a._repr_html_()
+    assert page.count("<i style") == 5  # baseline, three steps, score
+    assert f"{float(a.output_value[0]):.4g}" in page
+
+
+def test_attention_by_layer_and_head():
+    transformers = pytest.importorskip("transformers")
+    del transformers
+    zoo = whence.load("zoo:sentiment")
+    a = whence.explain(zoo, "a fine film", method="rollout", keep=("attention",))
+    page = a._repr_html_()
+    assert page.count('alt="layer') == len(a.kept["attention"]) * a.kept["attention"][0].shape[1]
+    assert "a ← fine" in page
+
+
+def test_relevance_is_on_the_page():
+    zoo = whence.load("zoo:questions")
+    assert "Relevance from layer to layer" in whence.explain(zoo, "Who?", method="lrp").to_html()
+
+
+# ---- axes ----
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "target"),
+    [("sentiment", 0, None), ("fashion-vit", 0, None), ("fashion-cnn", 0, None), ("translation", 3, None),
+     ("language", 0, "good film"), ("molecules", 2, "NR-AhR")],
+)  # fmt: skip
+def test_every_kind_plots_and_pages(name, number, target, tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    if name == "molecules":
+        pytest.importorskip("rdkit")
+    zoo = whence.load(f"zoo:{name}")
+    a = whence.explain(zoo, zoo.examples[number], method="integrated_gradients", target=target)
+    axes = a.plot()
+    axes.figure.savefig(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 3000
+    matplotlib.pyplot.close(axes.figure)
+    page = a.to_html()
+    fits = {"sentiment": 'dir="auto"', "translation": "<h4>input_ids</h4>", "language": "←", "molecules": "<svg role"}
+    assert fits.get(name, "data:image/png") in page
+    for ending in ("png", "svg", "csv", "json", "html"):
+        write(a, tmp_path / f"a.{ending}")
+    told = json.loads((tmp_path / "a.json").read_text())
+    assert sum(len(m["values"]) for row in told["rows"] for m in row["maps"]) == sum(
+        part.values.numel() for part in maps(a, 1)
+    )
+
+
+def test_plot_draws_where_it_is_told_and_shows_nothing(monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(pyplot, "show", lambda *a, **k: pytest.fail("shown"))
+    figure, axis = pyplot.subplots()
+    a = text_attribution(["$x$", "_y_"])
+    assert a.plot(axis) is axis
+    assert {"$x$", "_y_"} <= {t.get_text().replace("\\", "") for t in axis.texts}
+    pyplot.close(figure)
+    with pytest.raises(whence.InputError, match="no row 3"):
+        a.plot(row=3)
+    with pytest.raises(whence.InputError, match="no target 1"):
+        a.plot(target=1)
+
+
+def test_styles_of_an_image(monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    zoo = whence.load("zoo:fashion-cnn")
+    a = whence.explain(zoo, zoo.examples[0], method="gradient")
+    for style in ("overlay", "masked", "positive", "negative", "contour"):
+        pyplot.close(a.plot(style=style).figure)
+    with pytest.raises(whence.ParameterError, match="style='x'"):
+        a.plot(style="x")
+
+
+def test_one_table_of_kinds():
+    a = attribution(torch.randn(2, 3, 5, 5))
+    assert kinds.row(a, list(maps(a, 1))).count("<figure") == 1
+    assert "grid" in kinds.row(attribution(torch.randn(1, 500)), list(maps(attribution(torch.randn(1, 500)), 1)))
