@@ -86,7 +86,7 @@ def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, 
                 warnings.simplefilter("ignore", WhenceWarning)  # the receipts have them
                 found[name] = explain(model, given, method=name, target=target, progress=False)
         except WhenceError as error:
-            left[name] = str(error).splitlines()[0]
+            left[name] = str(error).splitlines()[0].removeprefix(f"{name} ")
         counted()
     return Comparison(found), left
 
