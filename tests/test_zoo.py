@@ -293,6 +293,87 @@ class TestMolecules:
             whence.explain(model, "CCO", method="gradient")
 
 
+# ---- what a first user stumbled over ----
+
+
+def test_rows_of_the_questions_alone_and_in_a_batch_by_every_method():
+    model = whence.load("zoo:questions")
+    long = "Who was the man that painted the ceiling of the Sistine Chapel in Rome a long time ago?"
+    for name, entry in whence.methods.items():
+        if entry.facts.get("needs") == "attention":
+            continue
+        both = whence.explain(model, ["Why?", long], method=name)[0].values
+        torch.testing.assert_close(
+            both, whence.explain(model, "Why?", method=name).values, atol=1e-5, rtol=1e-4, msg=name
+        )
+
+
+@pytest.mark.parametrize("target", ["Thank you.", "Thank you very much."])  # as many tokens as the source, and more
+def test_attention_of_a_recurrent_translator_goes_to_its_source(target):
+    model = whence.load("zoo:translation")
+    raw = whence.explain(model, "Vielen Dank.", method="raw_attention", target=target).values["input_ids"]
+    rolled = whence.explain(model, "Vielen Dank.", method="rollout", target=target).values["input_ids"]
+    torch.testing.assert_close(rolled, raw / 2)  # one map: (A + I) / 2, of which the source has A
+    assert raw[0, 0].argmax() == 1
+    for name in ("generic_attention", "attention_gradients", "transformer_attribution", "partial_lrp", "grad_sam"):
+        found = whence.explain(model, "Vielen Dank.", method=name, target=target).values["input_ids"]
+        assert found.shape == raw.shape
+        assert found[0, 0].argmax() == 1, name
+
+
+@pytest.mark.parametrize("method", ["shapley", "smoothgrad", "kernel_shap", "lime", "random"])
+def test_a_molecule_does_not_depend_on_its_neighbours(method):
+    pytest.importorskip("rdkit")
+    model = whence.load("zoo:molecules")
+    both = whence.explain(model, ["CCO", "Oc1ccc(Cl)cc1Cl"], method=method, target=2)[0].values
+    alone = whence.explain(model, "CCO", method=method, target=2).values
+    for name in ("atoms", "pairs"):
+        torch.testing.assert_close(both[name], alone[name], atol=1e-5, rtol=1e-4)
+
+
+def test_one_of_several_inputs_keeps_its_names(tmp_path):
+    pytest.importorskip("rdkit")
+    model = whence.load("zoo:molecules")
+    a = whence.explain(model, ["CCO", "CC"], method="gradient", wrt="atoms")
+    assert a[1].units == [["C0", "C1"]]
+    assert a[0].top(1)[0][0][0] in ("C0", "C1", "O2")
+    a.save(tmp_path / "a.safetensors")
+    assert whence.Attribution.load(tmp_path / "a.safetensors").units == a.units
+    source = whence.explain(whence.load("zoo:translation"), "Vielen Dank.", method="gradient", wrt="input_ids")
+    assert source.units[0][1] == "Dank"
+
+
+def test_labels_that_do_not_exclude_each_other_have_no_softmax():
+    pytest.importorskip("rdkit")
+    model = whence.load("zoo:molecules")
+    with pytest.raises(whence.ParameterError, match="several labels"):
+        whence.explain(model, "CCO", method="gradient", output="probability")
+    a = whence.explain(model, "CCO", method="gradient", target=lambda output: output[:, 2].sigmoid())
+    logit = whence.explain(model, "CCO", method="gradient", target="NR-AhR").output_value
+    torch.testing.assert_close(a.output_value, logit.sigmoid())
+
+
+def test_sixteen_bits_are_scaled():
+    image = pytest.importorskip("PIL.Image")
+    model = whence.load("zoo:fashion-cnn")
+    import numpy as np
+
+    eight = image.open(model.examples[9])
+    sixteen = image.fromarray(np.asarray(eight).astype("uint16") * 257)
+    scores = [whence.explain(model, one, method="gradient").output_value for one in (eight, sixteen)]
+    torch.testing.assert_close(*scores)
+
+
+def test_kept_attention_without_heads_is_shown():
+    a = whence.explain(whence.load("zoo:translation"), "Vielen Dank.", method="gradient", keep=("attention",))
+    assert 'alt="layer 0, head 0"' in a.to_html()
+
+
+def test_half_a_character_is_named():
+    with pytest.raises(whence.InputError, match="lone surrogate"):
+        whence.explain(whence.load("zoo:sentiment"), "\ud800 film", method="gradient")
+
+
 # ---- as good as the cards say ----
 
 

@@ -59,6 +59,11 @@ def explain(
     rules, params = _named_rules(rules, params)
     if isinstance(model, Wrapped):
         _check_options(methods[method].facts, output, rules, unruled, batch_size, method)
+        if output != "logit" and not model.exclusive and not callable(target):
+            raise ParameterError(
+                f"output={output!r} is a softmax, and a row of this model may have several labels.\n"
+                "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
+            )
         options = {
             "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
             "batch_size": batch_size, "progress": False, "channels": channels,
@@ -70,7 +75,7 @@ def explain(
             given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seeds), **q.params(params)}
             return explain(q.model, q.inputs, **given, **options)
 
-        return answered(model, questions, progress, ask)
+        return answered(model, questions, progress, ask, wrt)
     with apart():
         params = methods[method].check(params)
         names = check(keep)

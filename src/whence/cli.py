@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (WhenceError, OSError) as error:
         _shown(options)
         said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-        print(f"whence: {said}", file=sys.stderr)
+        print("whence: " + _safe(said), file=sys.stderr)
         return 2
     except Exception as error:
         _shown(options)
@@ -48,6 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
         )
         return 1
+
+
+def _safe(said: str) -> str:
+    """A message that cannot steer the terminal, whatever name is in it."""
+    from whence.views.terminal import clean
+
+    return "\n".join(clean(line) for line in said.split("\n"))
 
 
 def _shown(options: argparse.Namespace) -> None:
@@ -139,7 +146,7 @@ def _model(options: argparse.Namespace) -> Any:
     return load(options.model, options.task, long=options.long)
 
 
-def _rows(options: argparse.Namespace) -> Any:
+def _rows(options: argparse.Namespace, model: Any) -> Any:
     """Texts, pairs or images; standard input where nothing was given and it is no terminal."""
     given = [bool(options.text), bool(options.image), options.file is not None]
     if sum(given) > 1:
@@ -148,6 +155,8 @@ def _rows(options: argparse.Namespace) -> Any:
         raise ParameterError(
             f"There are {len(options.text)} texts and {len(options.second)} second ones.\n  Give one --second a --text."
         )
+    if options.image and "image" not in model.task:
+        raise InputError(f"--image was given, and {options.model!r} does {model.task}.\n  Give --text or --file.")
     if options.image:
         return list(options.image)
     if options.text:
@@ -156,35 +165,39 @@ def _rows(options: argparse.Namespace) -> Any:
     if options.file is None and sys.stdin.isatty():
         raise InputError("There is nothing to explain.\n  Give --text, --image or --file, or pipe in a text a line.")
     try:
-        whole = sys.stdin.read() if options.file in (None, "-") else Path(options.file).read_text(encoding="utf-8")
+        whole = sys.stdin.read() if options.file in (None, "-") else Path(options.file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{options.file!r} is no text in UTF-8.\n  Give a file with a text a line.") from None
-    lines = [line for line in whole.split("\n") if line.strip()]
+        name = "Standard input" if options.file in (None, "-") else repr(options.file)
+        raise InputError(f"{name} is no text in UTF-8.\n  Give a text a line.") from None
+    lines = [line.rstrip("\r") for line in whole.split("\n") if line.strip()]
     rows = [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
     if not rows:
         raise InputError("There is no line with text.\n  Give at least one.")
     return rows[0] if len(rows) == 1 else rows
 
 
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
+def _asked(options: argparse.Namespace, model: Any) -> dict[str, Any]:
     """Explain's own options."""
+    written = model.task == "text2text-generation"  # a target is a text there, numbers too
     return {
-        "target": _value(options.target), "baseline": _value(options.baseline), "at": options.at,
-        "output": options.output, "batch_size": options.batch_size, "seed": options.seed,
+        "target": options.target if written else _value(options.target), "baseline": _value(options.baseline),
+        "at": options.at, "output": options.output, "batch_size": options.batch_size, "seed": options.seed,
     }  # fmt: skip
 
 
 def _params(options: argparse.Namespace, name: str, alone: bool = True) -> dict[str, Any]:
     """The parameters that were given, as the method's schema says; others than its own are a mistake if it is alone."""
-    given = {
-        key.removeprefix("param_"): v for key, v in vars(options).items() if key.startswith("param_") and v is not None
-    }
+    given = _given(options)
     known = methods[name].parameters
     if alone:
         methods[name].check(
             {key: known[key].default for key in given if key in known} | dict.fromkeys(given.keys() - known.keys())
         )
     return {key: _read(known[key], value) for key, value in given.items() if key in known}
+
+
+def _given(options: argparse.Namespace) -> dict[str, str]:
+    return {key.removeprefix("param_"): v for key, v in vars(options).items() if key.startswith("param_") and v}
 
 
 def _read(parameter: Parameter, value: str) -> Any:
@@ -209,7 +222,7 @@ def _value(given: str | None) -> Any:
         found = ast.literal_eval(given)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return given
-    return found if isinstance(found, int | float | tuple | list | bool) or found is None else given
+    return found if isinstance(found, int | float | tuple | list | dict | bool) or found is None else given
 
 
 # ---- commands ----
@@ -219,8 +232,9 @@ def _explain(options: argparse.Namespace) -> int:
     from whence.api import explain
 
     _check_out(options)
-    a = explain(_model(options), _rows(options), method=options.method, **_asked(options),
-                **_params(options, options.method))  # fmt: skip
+    params = _params(options, options.method)
+    model = _model(options)
+    a = explain(model, _rows(options, model), method=options.method, **_asked(options, model), **params)
     _told(a.merge_words() if options.words else a, options)
     return 0
 
@@ -232,7 +246,11 @@ def _compare(options: argparse.Namespace) -> int:
     _check_out(options)
     names = [name.strip() for name in options.methods.split(",") if name.strip()]
     wanted = {name: _params(options, methods[name].name, alone=False) for name in names}
-    c = compare(_model(options), _rows(options), methods=wanted, **_asked(options))
+    stray = sorted({name for name in _given(options) if not any(name in taken for taken in wanted.values())})
+    if stray and wanted:
+        raise ParameterError(f"None of {', '.join(wanted)} has a parameter {stray[0]!r}.\n  Leave it out.")
+    model = _model(options)
+    c = compare(model, _rows(options, model), methods=wanted, **_asked(options, model))
     _told(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
     return 0
 
@@ -251,7 +269,7 @@ def _told(found: Any, options: argparse.Namespace) -> None:
 
     for path in options.out:
         write(found, path)
-        print(f"written to {path}", file=sys.stderr)
+        print(_safe(f"written to {path}"), file=sys.stderr)
     if options.json:
         print(json.dumps(plain(found), ensure_ascii=False))
     elif not options.out:
@@ -261,7 +279,8 @@ def _told(found: Any, options: argparse.Namespace) -> None:
 def _trace(options: argparse.Namespace) -> int:
     from whence.api import trace
 
-    trace(_model(options), _rows(options), method=options.method, **_asked(options), **_params(options, options.method))
+    model, params = _model(options), _params(options, options.method)
+    trace(model, _rows(options, model), method=options.method, **_asked(options, model), **params)
     return 0
 
 

@@ -77,7 +77,11 @@ def _entry(key: Any, value: Any, options: Mapping[str, Any]) -> Entry:
         name, own = value if isinstance(value, tuple) else (value, {})
         only = dict(own).pop("only", None)
         rule = _rule((name, {k: v for k, v in own.items() if k != "only"}), options)
-        return lambda call: call.origins[0].fresh and only in (None, call.family), rule
+        images = only is not None  # a box is of pixels: a convolution over time may read embedded words
+        return (
+            lambda call: call.origins[0].fresh and only in (None, call.family) and not (images and call.x[0].dim() < 4),
+            rule,
+        )
     if str(key).startswith("path:"):
         glob = key.removeprefix("path:")
         return lambda call: fnmatchcase(call.path, glob), _rule(value, options)

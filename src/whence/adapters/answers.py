@@ -20,8 +20,9 @@ _LIKE_VALUES = ("values", "raw", "positive", "negative", "real")
 
 
 def answered(
-    wrapped: Wrapped, questions: list[Question], progress: bool | None, ask: Callable[[Question], Attribution]
-) -> Attribution:
+    wrapped: Wrapped, questions: list[Question], progress: bool | None, ask: Callable[[Question], Attribution],
+    chosen: Any = None,
+) -> Attribution:  # fmt: skip
     """Ask each question, and put the rows in the user's order."""
     found = []
     for question in steps(questions, progress, repr(wrapped)):
@@ -31,6 +32,7 @@ def answered(
         if not _are_tokens(answer, facts.get("units")):
             facts = {name: told for name, told in facts.items() if name in ("text", "labels")}
         own = {"units": question.units, "real": question.real, "image": question.image}
+        own = {name: _named(told, answer, chosen) for name, told in own.items()}
         answer = replace(answer, **{name: told for name, told in own.items() if told is not None}, **facts)
         if question.windows is not None and any(isinstance(layers, list) for layers in answer.kept.values()):
             warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")
@@ -39,6 +41,16 @@ def answered(
     whole = _joined(found)
     order = sorted(range(len(places)), key=places.__getitem__)
     return whole if order == list(range(len(places))) else whole._pick(order)
+
+
+def _named(told: Any, answer: Attribution, chosen: Any) -> Any:
+    """What is told of several inputs by name, of those that were explained."""
+    if not isinstance(told, Mapping):
+        return told
+    if isinstance(answer.values, Mapping):
+        return {name: told[name] for name in answer.values if name in told}
+    name = chosen[0] if isinstance(chosen, list | tuple) and len(chosen) == 1 else chosen
+    return told.get(name) if isinstance(name, str) else None
 
 
 def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
@@ -75,12 +87,15 @@ def _joined(parts: list[Attribution]) -> Attribution:
     for name in _LIKE_VALUES:
         given = [getattr(part, name) for part in parts]
         along = 1 if name == "real" else axis
-        found[name] = None if any(g is None for g in given) else _stacked(given, length, along)
+        found[name] = None if any(g is None for g in given) else _stacked(given, along)
     for name in _PER_ROW:
         given = [getattr(part, name) for part in parts]
         found[name] = None if any(g is None for g in given) else torch.cat(given)
     for name in ("units", "spans", "special", "words", "segments", "text", "labels"):
         given = [getattr(part, name) for part in parts]
+        if all(isinstance(g, Mapping) for g in given):  # of several inputs
+            found[name] = {key: _filled([row for g in given for row in g[key]]) for key in given[0]}
+            continue
         rows = None if any(g is None for g in given) else [row for g in given for row in g]
         found[name] = (
             rows if name in ("text", "labels") or rows is None else [_longer(row, name, length) for row in rows]
@@ -95,17 +110,22 @@ def _length(part: Attribution) -> int:
     return int(values.shape[1 + part.several])
 
 
-def _stacked(given: list[Any], length: int, axis: int) -> Any:
-    """One tensor of all rows, longer rows' places 0 in the shorter ones."""
+def _stacked(given: list[Any], axis: int) -> Any:
+    """One tensor of all rows, larger rows' places 0 in the smaller ones; pairs of units have two such axes."""
     if isinstance(given[0], Mapping):
-        return {key: _stacked([g[key] for g in given], length, axis) for key in given[0]}
-    if any(g.dim() <= axis for g in given):
-        return torch.cat(given)
+        return {key: _stacked([g[key] for g in given], axis) for key in given[0]}
+    largest = [max(sizes) for sizes in zip(*(g.shape[axis:] for g in given), strict=True)]
     padded = []
     for g in given:
-        rest = g.new_zeros(*g.shape[:axis], length - g.shape[axis], *g.shape[axis + 1 :])
-        padded.append(torch.cat([g, rest], axis))
+        whole = g.new_zeros(*g.shape[:axis], *largest)
+        whole[(..., *(slice(size) for size in g.shape[axis:]))] = g
+        padded.append(whole)
     return torch.cat(padded)
+
+
+def _filled(rows: list[list[str]]) -> list[list[str]]:
+    longest = max(map(len, rows))
+    return [[*row, *[""] * (longest - len(row))] for row in rows]
 
 
 def _longer(row: list[Any], name: str, length: int) -> list[Any]:

@@ -44,7 +44,7 @@ def _opened(image: Any, place: int) -> Any:
     if isinstance(image, str | PathLike):
         try:
             with Image.open(image) as opened:
-                return opened.convert("RGB")
+                return _eight_bits(opened).convert("RGB")
         except FileNotFoundError:
             raise InputError(
                 f"Image {place} is {str(image)!r}, and there is no such file.\n"
@@ -53,10 +53,19 @@ def _opened(image: Any, place: int) -> Any:
         except (UnidentifiedImageError, OSError):
             raise InputError(f"Image {place}, {str(image)!r}, is no image that Pillow reads.") from None
     if isinstance(image, Image.Image):
-        return image.convert("RGB")
+        return _eight_bits(image).convert("RGB")
     if isinstance(image, Tensor) or hasattr(image, "__array__"):
         return Image.fromarray(_bytes(image, place)).convert("RGB")
     raise InputError(f"Image {place} is {type(image).__name__}.\n  Give a path, a PIL image or an array.")
+
+
+def _eight_bits(image: Any) -> Any:
+    """Pillow cuts sixteen bits off at 255: here they are scaled."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image
+
+    return Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
 
 
 def _bytes(image: Any, place: int) -> Any:

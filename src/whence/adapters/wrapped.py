@@ -91,6 +91,7 @@ class Wrapped:
     labels: Mapping[int, str] = field(default_factory=dict)
     long: Long = "error"
     examples: Sequence[Any] = ()  # inputs to try it with
+    exclusive: bool = True  # whether a row has one label: else probabilities are no softmax
 
     def __repr__(self) -> str:
         return f"Wrapped({type(self.model).__name__}, {self.task})"
@@ -115,11 +116,10 @@ class Wrapped:
 
     def _questions(self, inputs: Any, target: Any, batch_size: int | None, whole: bool) -> list[Question]:
         if self.task == "function":
+            if hasattr(self.processor, "told"):
+                return self._told(inputs, target)
             made = self.processor(inputs)
-            asked = Question(self.model, made, self.target(target), list(range(_rows(made))))
-            if not hasattr(self.processor, "told"):
-                return [asked]
-            return [replace(asked, **self.processor.told(inputs))]  # a reader may say what its units are called
+            return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
         if self.task == "image-classification":
             pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
             rows = list(range(len(pixels)))
@@ -136,6 +136,18 @@ class Wrapped:
         alone = getattr(config, "pad_token_id", 0) is None  # its head would find the ends of rows by padding
         size = len(texts_of) if whole else 1 if alone and self.task == "text-classification" else batch_size or CHUNK
         return list(self._texts(texts_of, target, size))
+
+    def _told(self, inputs: Any, target: Any) -> list[Question]:
+        """Row by row, so that nothing is padded; such a reader says what the units of a row are called."""
+        rows = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        wanted = _per_row(self.target(target), len(rows))
+        made = [self.processor(row, place) for place, row in enumerate(rows)]
+        if not rows:
+            raise InputError("There is nothing to explain: no text, no molecule.\n  Give at least one.")
+        return [
+            Question(self.model, tensors, wanted[place], [place], **self.processor.told(rows[place]))
+            for place, tensors in enumerate(made)
+        ]
 
     def _texts(self, rows: list[tuple[str, ...]], target: Any, size: int) -> Iterator[Question]:
         limit = texts.limit_of(self.tokenizer, getattr(self.model, "config", None))
@@ -294,6 +306,9 @@ def _listed(inputs: Any, task: str) -> list[tuple[str, ...]]:
         if not row or not all(isinstance(part, str) for part in row) or len(row) > 2:
             what = ", ".join(type(part).__name__ for part in row)
             raise InputError(f"A row is {what}, and this model reads text.\n  Give a string, or a pair of strings.")
+        for part in row:
+            if any("\ud800" <= letter <= "\udfff" for letter in part):
+                raise InputError(f"The text {part[:40]!r} has half a character (a lone surrogate).\n  Repair it first.")
         if task == "question-answering" and len(row) != 2:
             raise InputError("Question answering reads a pair.\n  Give (question, context).")
     return found
@@ -392,7 +407,10 @@ def wrap(
     config = getattr(model, "config", None)
     named = labels if labels is not None else getattr(config, "id2label", None) or {}
     names = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))
-    found = Wrapped(model, processor, "function", {int(i): str(n) for i, n in names.items()}, long)
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    found = Wrapped(
+        model, processor, "function", {int(i): str(n) for i, n in names.items()}, long, exclusive=not several
+    )
     own = next((t for end, t in TASKS.items() if type(model).__name__.endswith(end)), None)
     if task is None and own is None and _knows(processor):
         raise ModelError(

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whence.engine import streams
+
 
 def _lstm_step(x: Tensor, state: tuple[Tensor, Tensor], w: list[Tensor]) -> tuple[Tensor, Tensor]:
     h, c = state
@@ -46,7 +48,9 @@ def _recurrent(step: Callable[..., Any], states: int) -> Callable[..., Any]:
         times = list(x.unbind(0))
         outputs, last = _layers(times, hx, weights, biased, layers, dropout, train, bidirectional)
         y = torch.stack(outputs)
-        return (y.transpose(0, 1) if batch_first and y.dim() == 3 else y, *last)
+        y = y.transpose(0, 1) if batch_first and y.dim() == 3 else y
+        streams.copy(x, y)  # the state it begins with may come from elsewhere and has no positions
+        return (y, *last)
 
     def packed(x, sizes, hx, weights, biased, layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
         outputs, last = _layers(

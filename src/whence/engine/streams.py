@@ -69,6 +69,8 @@ def _joined(family: str, known: Sequence[Any]) -> Any:
     single = [s for s in known if isinstance(s, frozenset)]
     if GROUP.get(family) == "attention":
         return single[0] if single else None  # the queries come first
+    if GROUP.get(family) == "recurrent":
+        return single[0] if single else None  # the sequence comes first; the state it begins with has no positions
     if family in ("matmul", "einsum") and len(known) == 2:
         return pairs[0][0] if pairs else (single[0], single[1]) if len(single) == 2 else single[0] if single else None
     if pairs:

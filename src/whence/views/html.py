@@ -136,6 +136,7 @@ def _kept(a: Attribution, number: int) -> str:
     lines = []
     for depth, layer in enumerate(layers):
         heads: Tensor = layer[number].detach().double().cpu()  # (heads, queries, keys)
+        heads = heads if heads.dim() == 3 else heads[None]
         small = "".join(
             f'<img alt="layer {depth}, head {h}" title="layer {depth}, head {h}" style="width:4.2rem;margin:.15rem;'
             f'image-rendering:pixelated" src="{pictures.palette_png(head / (float(head.max()) or 1.0), ink=True)}">'

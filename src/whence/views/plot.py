@@ -29,6 +29,8 @@ def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None
             raise InputError(f"There are {len(names)} targets, and no target {target}.")
         one = [part for part in one if part.target == names[target]]
     draw = next(_DRAW[page] for fits, page in kinds.KINDS if fits(a, one))
+    if how and draw is not _image:
+        raise ParameterError(f"{next(iter(how))}= is for images.\n  Leave it out.")
     if ax is None:
         ax = _pyplot().subplots(layout="constrained")[1]
     draw(a, one, ax, **how)

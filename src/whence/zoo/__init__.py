@@ -102,7 +102,7 @@ def _molecules(folder: Path, **how: Any) -> Wrapped:
     from whence.zoo.molecules import Reader
 
     model, told = _own(folder)
-    return wrap(model, Reader(told["atoms"]), labels=told["labels"], **how)
+    return replace(wrap(model, Reader(told["atoms"]), labels=told["labels"], **how), exclusive=False)
 
 
 ZOO: dict[str, Callable[..., Wrapped]] = {

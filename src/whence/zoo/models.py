@@ -49,7 +49,7 @@ class QuestionCnn(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
         x = self.embedding(input_ids) * attention_mask[..., None]
         x = x.transpose(1, 2)  # (rows, width, length)
-        found = [F.relu(convolution(x)).amax(2) for convolution in self.convolutions]
+        found = [F.relu(convolution(x)).max(2).values for convolution in self.convolutions]
         return self.out(self.dropout(torch.cat(found, 1)))
 
 

@@ -82,25 +82,17 @@ class Reader:
     def __init__(self, vocabulary: Sequence[str]) -> None:
         self.vocabulary = list(vocabulary)
 
-    def __call__(self, smiles: Any) -> dict[str, Tensor]:
-        return batch([graph(molecule, self.vocabulary) for molecule in self.read(smiles)])
-
-    def read(self, smiles: Any) -> list[Any]:
-        """RDKit's molecules."""
+    def __call__(self, smiles: Any, place: int = 0) -> dict[str, Tensor]:
+        """The tensors of one molecule, or of several in a padded batch."""
         rows = list(smiles) if isinstance(smiles, list | tuple) else [smiles]
-        if not rows:
-            raise InputError("There is no molecule.\n  Give at least one.")
-        return [parsed(row, place) for place, row in enumerate(rows)]
+        return batch([graph(parsed(row, place + i), self.vocabulary) for i, row in enumerate(rows)])
 
-    def told(self, smiles: Any) -> dict[str, Any]:
+    def told(self, smiles: str) -> dict[str, Any]:
         """What Whence is to call the units: atoms by element and number, pairs by their two atoms."""
-        rows = list(smiles) if isinstance(smiles, list | tuple) else [smiles]
-        names = [[f"{atom.GetSymbol()}{atom.GetIdx()}" for atom in molecule.GetAtoms()] for molecule in self.read(rows)]
-        size = max(map(len, names))
-        filled = [[*row, *[""] * (size - len(row))] for row in names]
-        real = torch.tensor([[bool(name) for name in row] for row in filled])
+        names = [f"{atom.GetSymbol()}{atom.GetIdx()}" for atom in parsed(smiles).GetAtoms()]
+        real = torch.ones(1, len(names), dtype=torch.bool)
         return {
-            "facts": {"text": rows},
-            "units": {"atoms": filled, "pairs": filled},
+            "facts": {"text": [smiles]},
+            "units": {"atoms": [names], "pairs": [names]},
             "real": {"atoms": real, "pairs": real[:, :, None] & real[:, None, :]},
         }
