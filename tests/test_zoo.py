@@ -113,6 +113,7 @@ def test_cards_say_everything(loaded):
     for key in ("what", "architecture", "data", "licence", "limits", "retrain", "task"):
         assert len(card[key]) > 3
     assert card["name"] == name
+    assert {key: card[key] for key in RECIPES[name].card} == dict(RECIPES[name].card)
     assert card["task"] == model.task
     assert card["bytes"] == (zoo.FOLDER / name / "model.safetensors").stat().st_size
     assert card["parameters"] == sum(p.numel() for p in model.model.parameters())

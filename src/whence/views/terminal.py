@@ -167,7 +167,7 @@ def card(told: Mapping[str, Any]) -> str:
         lines += textwrap.wrap(f"{name}: {told[name]}", width, subsequent_indent="  ")
     lines += [f"{score}: {_measured(found)} ({len(found['seeds'])} seeds), this one {found['shipped']:.4g}"
               for score, found in told["measured"].items()]  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join([*lines, "(± is two standard deviations over the seeds)"])
 
 
 def _measured(found: Mapping[str, Any]) -> str:

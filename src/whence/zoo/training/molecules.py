@@ -95,7 +95,8 @@ RECIPE = Recipe(
         "every seed, at random, not by scaffold) held back to measure on",
         "licence": "weights Apache-2.0; DeepChem's repository is MIT, Tox21 is public",
         "limits": "a small data set of mostly inactive molecules: no tool for judging a substance; molecules that look "
-        "like those it learned from are on both sides of the split",
+        "like those it learned from are on both sides of the split; the examples are well-known substances, most of "
+        "them in Tox21",
     },
     [
         "CC(=O)Oc1ccccc1C(=O)O",

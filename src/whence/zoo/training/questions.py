@@ -50,7 +50,7 @@ RECIPE = Recipe(
         "what": "what kind of answer a question asks for",
         "architecture": "Kim's (2014) CNN: 96 filters each of width 2, 3 and 4 over 5,000 word pieces, whose "
         "vectors begin as all-MiniLM-L6-v2's on their 96 principal axes",
-        "data": "TREC questions (Li and Roth 2002): 5,452 to learn from, 500 to measure on",
+        "data": "TREC questions (Li and Roth 2002): 5,452 to learn from, 500 to measure on (11 of them are in both)",
         "licence": "weights Apache-2.0; the questions are a research release without a stated licence, MiniLM is "
         "Apache-2.0",
         "limits": "six coarse classes (dates are NUMERIC); leans on the first words of a question; anything that is no "
