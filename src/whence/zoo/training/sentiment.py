@@ -63,7 +63,8 @@ RECIPE = Recipe(
         "architecture": "BERT, 2 layers of 4 heads, 128 wide, 8,000 word pieces; word vectors begin as "
         "all-MiniLM-L6-v2's on their 128 principal axes, all else from scratch",
         "data": "Stanford Sentiment Treebank (Socher et al. 2013): the 77,307 labelled phrases of its training "
-        "sentences that are not neutral; measured on the whole sentences of dev (872) and test (1,821) that are not neutral",
+        "sentences that are not neutral; measured on the whole sentences of dev (872) and test (1,821) that "
+        "are not neutral",
         "licence": "weights Apache-2.0; the treebank is a research release without a stated licence, MiniLM is "
         "Apache-2.0",
         "limits": "knows English film reviews and nothing else; everything it reads is negative or positive; negation "
