@@ -23,7 +23,7 @@ def run(name: str, folder: Path, **environment: str) -> subprocess.CompletedProc
     pytest.importorskip("transformers")
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}.py")], cwd=folder, capture_output=True, text=True,
-        timeout=1200, env={**os.environ, **environment},
+        timeout=1200, env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 
 
