@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, fit, shuffled
-from whence.zoo.training.tokens import byte_pairs
+from whence.zoo.training.tokens import byte_pairs, shipped
 
 _EPOCHS, _SIZE, _LENGTH = 3, 16, 128
 
@@ -22,7 +22,7 @@ def train(seed: int) -> Trained:
 
     torch.manual_seed(seed)
     known, _ = _split(data.sentences())
-    tokenizer = byte_pairs(known, 4096, _LENGTH)
+    tokenizer = shipped("language") or byte_pairs(known, 4096, _LENGTH)
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer), n_positions=_LENGTH, n_embd=144, n_layer=4, n_head=4, resid_pdrop=0.1,

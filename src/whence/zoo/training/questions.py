@@ -10,7 +10,7 @@ from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.models import QuestionCnn
 from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, accuracy, fit, shuffled
-from whence.zoo.training.tokens import borrowed, padded, word_pieces
+from whence.zoo.training.tokens import borrowed, padded, shipped, word_pieces
 
 LABELS = ("DESCRIPTION", "ENTITY", "ABBREVIATION", "HUMAN", "LOCATION", "NUMERIC")
 _EPOCHS, _SIZE = 8, 32
@@ -19,7 +19,7 @@ _EPOCHS, _SIZE = 8, 32
 def train(seed: int) -> Trained:
     torch.manual_seed(seed)
     known = data.questions("train")
-    tokenizer = word_pieces([text for text, _ in known], 5000, 64, ends=False)
+    tokenizer = shipped("questions") or word_pieces([text for text, _ in known], 5000, 64, ends=False)
     texts = tokenizer([text for text, _ in known])["input_ids"]
     labels = torch.tensor([label for _, label in known])
     arguments = {"vocabulary": len(tokenizer), "width": 96, "filters": 96, "labels": len(LABELS)}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, accuracy, fit, shuffled
-from whence.zoo.training.tokens import borrowed, padded, word_pieces
+from whence.zoo.training.tokens import borrowed, padded, shipped, word_pieces
 
 LABELS = ("negative", "positive")
 _EPOCHS, _SIZE, _LONGEST, _WIDTH, _DEVIATION = 4, 128, 128, 128, 0.05
@@ -20,7 +20,8 @@ def train(seed: int) -> Trained:
 
     torch.manual_seed(seed)
     phrases = data.phrases("train")
-    tokenizer = word_pieces([text for text, _, whole in phrases if whole], 8000, _LONGEST)
+    sentences = [text for text, _, whole in phrases if whole]
+    tokenizer = shipped("sentiment") or word_pieces(sentences, 8000, _LONGEST)
     known = sorted({(text, label) for text, label, _ in phrases if label != 2})  # neutral phrases say nothing
     texts = tokenizer([text for text, _ in known])["input_ids"]
     wanted = torch.tensor([int(label > 2) for _, label in known])

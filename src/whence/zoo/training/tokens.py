@@ -11,9 +11,18 @@ import torch
 from torch import Tensor
 
 from whence.errors import FileError
+from whence.zoo import FOLDER
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _ROLES = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+
+
+def shipped(name: str) -> Any:
+    """The tokenizer of the bundled model, or None: trained anew, ties between pieces come out otherwise in each run."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = FOLDER / name
+    return PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
 
 
 def word_pieces(texts: Sequence[str], size: int, longest: int, *, lowercase: bool = True, ends: bool = True) -> Any:

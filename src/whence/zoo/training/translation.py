@@ -12,7 +12,7 @@ from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.models import Translator
 from whence.zoo.training import data
 from whence.zoo.training.loop import Recipe, Trained, fit, shuffled
-from whence.zoo.training.tokens import padded, word_pieces
+from whence.zoo.training.tokens import padded, shipped, word_pieces
 
 _EPOCHS, _SIZE, _VOCABULARY, _WIDTH = 60, 25, 4000, 160
 Encoded = list[tuple[list[int], list[int]]]
@@ -21,7 +21,8 @@ Encoded = list[tuple[list[int], list[int]]]
 def train(seed: int) -> Trained:
     torch.manual_seed(seed)
     known, _ = data.pairs()
-    tokenizer = word_pieces([text for pair in known for text in pair], _VOCABULARY, 128, lowercase=False, ends=False)
+    texts = [text for pair in known for text in pair]
+    tokenizer = shipped("translation") or word_pieces(texts, _VOCABULARY, 128, lowercase=False, ends=False)
     ends = {"start": tokenizer.cls_token_id, "end": tokenizer.sep_token_id, "pad": tokenizer.pad_token_id}
     arguments = {"vocabulary": len(tokenizer), "width": _WIDTH, **ends}
 
