@@ -18,8 +18,6 @@ from whence.errors import InputError, ParameterError, WhenceError
 from whence.methods import methods
 from whence.registry import Parameter
 
-_OWN = ("target", "baseline", "at", "output", "batch_size", "seed")  # explain's options that are flags
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: the user's mistake, one message on stderr; 1: ours; 130: interrupted."""
