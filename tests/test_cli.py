@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import whence
+from tests.test_views import chromium
 from whence.cli import main, parser
+from whence.demo import CASES
 
 pytest.importorskip("transformers")
 TEXT = "How many moons does Jupiter have?"
@@ -192,8 +196,6 @@ def test_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     whence.explain(whence.load("zoo:questions"), TEXT * 4, method="gradient").show()
-    import re
-
     plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
     assert max(len(line) for line in plain[2:]) <= 60
 
@@ -205,3 +207,41 @@ def test_from_a_shell():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "target HUMAN" in done.stdout
+
+
+# ---- the demo ----
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of `whence demo`, made once: it takes half a minute."""
+    pytest.importorskip("rdkit")
+    out = tmp_path_factory.mktemp("demo") / "demo.html"
+    assert main(["demo", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_demo_writes_one_page_with_every_method(demo):
+    html = demo.read_text()
+    for name in whence.methods:
+        assert f"<h4>{name}</h4>" in html
+    for case in CASES:
+        assert f'<section id="{case.model}">' in html
+    assert "<script" not in html
+    assert set(re.findall(r'(?:src|href)="([a-z]+:|#)', html)) <= {"data:", "#"}
+    assert "url(" not in html
+
+
+def test_the_demo_in_a_browser_asks_for_nothing(demo, tmp_path):
+    dom, console, outside = chromium(demo, tmp_path, "--dump-dom")
+    assert "<title>Where did that prediction come from?</title>" in dom
+    assert dom.count("<h4>random</h4>") == len(CASES)  # the whole page was read
+    assert console == ""
+    assert outside == []
+
+
+def test_the_demo_says_where_its_page_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("whence.demo.CASES", ())
+    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo.html"))
+    assert code == 0
+    assert str(tmp_path / "demo.html") in out

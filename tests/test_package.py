@@ -14,7 +14,6 @@ import pytest
 
 import whence
 from whence.cli import main
-from whence.demo import CASES
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "whence"
@@ -111,20 +110,6 @@ def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: 
 def test_the_examples_in_docstrings_run() -> None:
     done = doctest.testmod(importlib.import_module("whence.api"))
     assert (done.attempted, done.failed) == (3, 0)
-
-
-def test_the_demo_writes_one_page_with_every_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "demo.html"
-    assert main(["demo", "--out", str(out)]) == 0
-    assert str(out) in capsys.readouterr().out
-    html = out.read_text()
-    for name in whence.methods:
-        assert f"<h4>{name}</h4>" in html
-    for case in CASES:
-        assert f'<section id="{case.model}">' in html
-    assert "<script" not in html
-    assert set(re.findall(r'(?:src|href)="([a-z]+:|#)', html)) <= {"data:", "#"}
-    assert "url(" not in html
 
 
 def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
