@@ -15,7 +15,7 @@ import pytest
 import whence
 from tests.test_views import chromium
 from whence.cli import main, parser
-from whence.demo import CASES
+from whence.demo import CASES, DERIVATIVES
 
 pytest.importorskip("transformers")
 TEXT = "How many moons does Jupiter have?"
@@ -230,6 +230,30 @@ def test_the_demo_writes_one_page_with_every_method(demo):
     assert "<script" not in html
     assert set(re.findall(r'(?:src|href)="([a-z]+:|#)', html)) <= {"data:", "#"}
     assert "url(" not in html
+
+
+def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
+    sentence = demo.read_text().split('<section id="questions">')[0]
+    parts = {part.split("</h4>")[0]: part for part in sentence.split("<h4>")[1:]}
+    for name in whence.methods:
+        if name in parts:
+            assert ("sums of magnitudes over each token" in parts[name]) == (name in DERIVATIVES), name
+            assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
+    assert "rgba(33" not in parts["gradient"].split("<p class")[0]
+
+
+def test_what_whence_warned_of_is_in_the_demos_small_print(tmp_path, monkeypatch):
+    said = "gradient: something is <b>odd</b>."
+
+    def explained(model, given, *, method, target, channels, progress):
+        whence.errors.warn(said)
+        return whence.explain(model, given, method="gradient", channels=channels)
+
+    monkeypatch.setattr("whence.demo.explain", explained)
+    monkeypatch.setattr("whence.demo.CASES", [case for case in CASES if case.model == "questions"])
+    monkeypatch.setattr("whence.demo.methods", {"gradient": whence.methods["gradient"]})
+    assert main(["demo", "--out", str(tmp_path / "demo.html")]) == 0
+    assert "<br>something is &lt;b&gt;odd&lt;/b&gt;.</p>" in (tmp_path / "demo.html").read_text()
 
 
 def test_the_demo_in_a_browser_asks_for_nothing(demo, tmp_path):

@@ -28,7 +28,7 @@ HOSTILE = [
 
 
 def attribution(values, **fields):
-    rows = len(values)
+    rows = len(values if isinstance(values, torch.Tensor) else next(iter(values.values())))
     base = {
         "values": values, "raw": values, "target": torch.zeros(rows, dtype=torch.long), "params": {}, "receipt": {},
         "output_value": torch.ones(rows), "method": "gradient",
@@ -159,6 +159,18 @@ def test_a_report_of_many_methods_and_a_long_text_is_small():
     assert len(c.to_html().encode()) < 3e6
 
 
+def test_a_method_that_ranks_nothing_agrees_with_none():
+    words = ["a", "b", "c"]
+    flat = text_attribution(words, torch.zeros(1, 3))
+    c = whence.Comparison({"one": text_attribution(words), "flat": flat})
+    found = c.agreement()
+    assert float(found[0, 0]) == pytest.approx(1)
+    assert found.isnan().tolist() == [[False, True], [True, True]]
+    assert c.to_html().count(">–</td>") == 3
+    both = attribution(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))  # the row that ranks nothing takes no part
+    assert float(whence.Comparison({"x": both}).agreement()) == pytest.approx(1)
+
+
 # ---- images ----
 
 
@@ -175,9 +187,11 @@ def test_pictures_by_hand():
     assert red[3, 3].tolist() == [255, 255, 255]
     assert pictures.one_side(image, grid, -1)[0, 0].tolist() == [255, 255, 255]
     line = pictures.contour(image, grid, 0.25)
-    assert line[0, 0].tolist() == [200, 200, 200]  # inside
-    assert line[0, 2].tolist() == [178, 24, 43]  # the edge
-    assert line[3, 3].tolist() == [200, 200, 200]
+    assert line.shape == (224, 224, 3)  # enlarged, so that the line is thin
+    assert line[0, 111].tolist() == [200, 200, 200]  # inside
+    assert line[0, 112].tolist() == line[0, 113].tolist() == [178, 24, 43]  # the edge
+    assert line[0, 114].tolist() == line[223, 223].tolist() == [200, 200, 200]
+    assert pictures.contour(torch.zeros(3, 300, 200, dtype=torch.uint8), grid).shape == (300, 200, 3)
 
 
 def test_pngs_can_be_read():
@@ -270,6 +284,26 @@ def test_every_kind_plots_and_pages(name, number, target, tmp_path):
     assert sum(len(m["values"]) for row in told["rows"] for m in row["maps"]) == sum(
         part.values.numel() for part in maps(a, 1)
     )
+
+
+def test_a_plot_of_a_translation_has_both_texts():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    values = {"input_ids": torch.randn(1, 2, 3), "decoder_input_ids": torch.randn(1, 2, 2)}
+    units = {"input_ids": [["Vielen", "▁Dank", "."]], "decoder_input_ids": [["[CLS]", "▁Thank"]]}
+    a = attribution(
+        values, output_value=torch.ones(1, 2), target=torch.zeros(1, 2), labels=[["▁Thank", "you"]], units=units
+    )
+    axes = a.plot()
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["Vielen", "Dank", ".", "[CLS]", "Thank"]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["Thank", "you"]
+    assert [t.get_text() for t in axes.texts] == list(values)
+    shown = axes.images[0].get_array()
+    assert shown.shape == (2, 6)
+    assert shown.mask[:, 3].all()  # a blank between them
+    pyplot.close(axes.figure)
+    page = a._repr_html_()
+    assert "▁" not in page
+    assert page.count("<table") == 2
 
 
 def test_plot_draws_where_it_is_told_and_shows_nothing(monkeypatch):

@@ -31,12 +31,13 @@ class Comparison(Mapping[str, Attribution]):
     def agreement(self) -> Tensor:
         """Rank correlation of each pair of methods, over the units of a row, averaged over rows.
 
-        It is NaN for methods with other units than each other's, such as pixels and patches.
+        It is NaN for methods with other units than each other's, such as pixels and patches, and for those that rank
+        nothing, because all of a row's values are the same; such rows take no part in the mean.
         """
         ranks = [_ranks(a) for a in self.found.values()]  # each (rows, units)
         none = torch.tensor(float("nan"), dtype=torch.float64)
         return torch.stack(
-            [torch.stack([(a * b).sum(1).mean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
+            [torch.stack([(a * b).sum(1).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
         )
 
     def show(self) -> None:
@@ -64,7 +65,10 @@ class Comparison(Mapping[str, Attribution]):
 
 
 def _ranks(a: Attribution) -> Tensor:
-    """Ranks of each row's units, centred and of length 1; ties share their mean rank, padding takes no part."""
+    """Ranks of each row's units, centred and of length 1; ties share their mean rank, padding takes no part.
+
+    A row with nothing but ties is NaN.
+    """
     parts = [a.values] if isinstance(a.values, Tensor) else list(_items(a.values))
     masks = (
         [a.real]
@@ -77,7 +81,7 @@ def _ranks(a: Attribution) -> Tensor:
     for row in range(len(a)):
         ranked = [_row_ranks(v[row], None if mask is None else mask[row]) for v, mask in zip(parts, masks, strict=True)]
         whole = torch.cat(ranked)
-        rows.append(whole / whole.norm().clamp(min=1e-12))
+        rows.append(whole / whole.norm())
     return torch.stack(rows)
 
 

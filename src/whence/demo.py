@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ CASES = (
          "atoms and bonds are coloured.", 3, lambda model, given: "NR-AhR"),
 )  # fmt: skip
 
+DERIVATIVES = ("gradient", "smoothgrad", "deconvnet", "guided_backprop")  # slopes, not shares of the score
+MAGNITUDES = (
+    "Shown are sums of magnitudes over each token's embedding, so red says how much, not for what: signed slopes are "
+    "no shares of the score, and under a LayerNorm they sum to 0."
+)
+
 
 def run(out: Path, progress: bool | None = None) -> str:
     """Write the page; give what to tell the user."""
@@ -52,9 +59,9 @@ def run(out: Path, progress: bool | None = None) -> str:
     sections, count = [], 0
     with bar(len(CASES) * len(methods), progress, "whence demo") as counted:
         for case in CASES:
-            found, left = _explained(case, counted)
+            found, left, notes = _explained(case, counted)
             count += len(found)
-            sections.append(_section(case, found, left))
+            sections.append(_section(case, found, left, notes))
     lead = (
         "<p>Where did that prediction come from? Below, small models read a sentence, a question, an image, a German "
         "sentence, the beginning of a text, and a molecule. Under each, every method of Whence answers in its own "
@@ -73,25 +80,42 @@ def run(out: Path, progress: bool | None = None) -> str:
     return f"{count} explanations with {len(methods)} methods in {time.perf_counter() - start:.0f} s."
 
 
-def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str]]:
-    """What each method says, and why some say nothing."""
+def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str], dict[str, list[str]]]:
+    """What each method says, why some say nothing, and what the reader is to know of their answers."""
     model = load(f"zoo:{case.model}")
     given = model.examples[case.number]
     target = None if case.target is None else case.target(model, given)
     found: dict[str, Attribution] = {}
     left: dict[str, str] = {}
+    notes: dict[str, list[str]] = {}
     for name in methods:
+        sized = name in DERIVATIVES and "image" not in model.task
+        channels = "sum_abs" if sized else None
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", WhenceWarning)  # the receipts have them
-                found[name] = explain(model, given, method=name, target=target, progress=False)
+            with _warned() as warned:
+                found[name] = explain(model, given, method=name, target=target, channels=channels, progress=False)
+            notes[name] = [MAGNITUDES] * sized + [said.removeprefix(f"{name}: ") for said in warned]
         except WhenceError as error:
             left[name] = str(error).splitlines()[0].removeprefix(f"{name} ")
         counted()
-    return Comparison(found), left
+    return Comparison(found), left, notes
 
 
-def _section(case: Case, found: Comparison, left: Mapping[str, str]) -> str:
+@contextmanager
+def _warned() -> Iterator[list[str]]:
+    """What Whence warned of inside, which the page tells; other warnings go their way afterwards."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", WhenceWarning)
+        yield said
+    for one in caught:
+        if issubclass(one.category, WhenceWarning):
+            said.append(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def _section(case: Case, found: Comparison, left: Mapping[str, str], notes: Mapping[str, Sequence[str]]) -> str:
     from whence.views.html import compared, text
 
     reasons: dict[str, list[str]] = {}
@@ -101,5 +125,5 @@ def _section(case: Case, found: Comparison, left: Mapping[str, str]) -> str:
     beside = f"<details><summary>{len(left)} methods have no answer here</summary><ul>{missing}</ul></details>"
     return (
         f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.told)}</p></section>'
-        f"{compared(found, described=True)}{beside if left else ''}"
+        f"{compared(found, described=True, notes=notes)}{beside if left else ''}"
     )

@@ -11,7 +11,7 @@ from whence.attribution import Attribution
 from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
-from whence.views.kinds import figure, heatmap, matrix, row, text
+from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
 from whence.views.parts import Map, maps
 from whence.views.terminal import cuts
 
@@ -30,13 +30,12 @@ h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.
 h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; overflow-wrap: anywhere; }
 h4 { font-size: .85rem; margin: .6rem 0 .1rem; }
 p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
-.maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: .9rem; margin: .6rem 0; }
 figure { margin: 0; max-width: 14rem; }
-figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
+figcaption { overflow-wrap: anywhere; }
 summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
 table { border-collapse: collapse; font-size: .9rem; }
 .plain td, .plain th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
-.wide { overflow-x: auto; }
+.wide tr > :first-child { position: sticky; left: 0; background: var(--paper); }
 code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
 .method { border-top: 1px solid var(--line); padding-top: .5rem; margin-top: .9rem; }
 @media print { body { max-width: none; padding: 0; } section, figure, .method { break-inside: avoid; } }
@@ -69,8 +68,10 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
     )
 
 
-def compared(c: Comparison, most: int = 12, described: bool = False) -> str:
-    """The same rows by every method, one under the other, and how far the methods agree."""
+def compared(
+    c: Comparison, most: int = 12, described: bool = False, notes: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """The same rows by every method, one under the other, and how far the methods agree; `notes` are by method."""
     first = next(iter(c.values()))
     legend = f'<p class="soft">{LEGEND} Each method\'s colours are shares of its own largest value.</p>'
     found = [] if described else [legend]
@@ -79,8 +80,8 @@ def compared(c: Comparison, most: int = 12, described: bool = False) -> str:
         head = _headline(first, next(iter(by.values()))[number])
         blocks = "".join(
             f'<div class="method"><h4>{text(name)}</h4>{row(a, by[name][number])}'
-            f'<p class="soft" style="font-size:.78rem;opacity:.8">{_described(a) if described else ""}'
-            f"{text(facts(a))}</p></div>"
+            f'<p class="soft" style="font-size:.78rem">{_described(a) if described else ""}'
+            f"{'<br>'.join(map(text, [facts(a), *(notes or {}).get(name, ())]))}</p></div>"
             for name, a in c.items()
         )
         found.append(f"<section><h3>{head}</h3>{blocks}</section>")
@@ -172,15 +173,23 @@ def _agreement(c: Comparison) -> str:
     found = c.agreement()
     if len(c) < 2:
         return ""
-    head = "".join(f"<th>{text(name)}</th>" for name in c)
+    head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in c)
     body = "".join(
-        f"<tr><th>{text(name)}</th>"
-        + "".join("<td>–</td>" if x != x else f'<td style="background:{wash(x)}">{x:.2f}</td>' for x in line)
-        + "</tr>"
+        f'<tr><th style="text-align:left;padding-right:.5rem">{text(name)}</th>{"".join(map(_correlation, line))}</tr>'
         for name, line in zip(c, found.tolist(), strict=True)
     )
     return (
         "<section><h2>How far the methods agree</h2><p>Rank correlation of their values, mean over rows: 1 is the same "
-        f'order, 0 none, −1 the reverse.</p><div class="wide"><table class="plain"><tr><td></td>{head}</tr>{body}'
-        "</table></div></section>"
+        "order, 0 none, −1 the reverse; – where a method has other units or gives every unit the same.</p>"
+        '<div class="wide" style="overflow-x:auto"><table style="border-collapse:collapse;font-size:.72rem">'
+        f"<tr><td></td>{head}</tr>{body}</table></div></section>"
+    )
+
+
+def _correlation(x: float) -> str:
+    style = "padding:.2rem .28rem;text-align:right"
+    return (
+        f'<td style="{style}">–</td>'
+        if x != x
+        else f'<td style="{style};background:{wash(x)}">{round(x, 2) + 0.0:.2f}</td>'
     )

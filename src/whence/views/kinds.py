@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.attribution import Attribution
 from whence.views import pictures
 from whence.views.colours import share, solid, wash
-from whence.views.parts import Map
+from whence.views.parts import Map, spelled
 from whence.views.terminal import clean
 from whence.views.text import paragraphs
 
@@ -48,9 +48,10 @@ def generated(a: Attribution, maps: list[Map]) -> str:
     for name in dict.fromkeys(m.input for m in maps):
         own = [m for m in maps if m.input == name]
         title = f"<h4>{text(name)}</h4>" if name else ""
-        units = own[0].units or []
-        found.append(title + matrix(torch.stack([m.values for m in own]), [m.target for m in own], units))
-    return "".join(found)
+        lines, columns = [spelled(m.target) for m in own], [spelled(unit) for unit in own[0].units or []]
+        shown = title + matrix(torch.stack([m.values for m in own]), lines, columns)
+        found.append(f'<div style="max-width:100%">{shown}</div>')
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 2.5rem">{"".join(found)}</div>'
 
 
 def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str]) -> str:
@@ -59,7 +60,7 @@ def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str]) -> str:
     largest = float(grid.nan_to_num(0.0, 0.0, 0.0).abs().max())
     if len(columns) > _COLUMNS:
         return heatmap(grid, f"{len(lines)} tokens by {len(columns)} tokens")
-    head = "".join(f'<th style="{_COLUMN}">{text(name)}</th>' for name in columns)
+    head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in columns)
     body = []
     for line, numbers_of in zip(lines, grid.tolist(), strict=True):
         cells = "".join(
@@ -74,7 +75,7 @@ def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str]) -> str:
     )
 
 
-_COLUMN = "writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;font-weight:normal;padding:.2rem 0"
+COLUMN = "writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;font-weight:normal;padding:.2rem 0"
 
 
 # ---- images ----
@@ -206,7 +207,7 @@ def numbers(a: Attribution, maps: list[Map]) -> str:
 def figure(values: Tensor, caption: str, ink: bool = False) -> str:
     """A map of numbers as coloured cells, with the numbers on hover."""
     grid = pictures.flat(values)
-    wide = "grid-column:1/-1;" if grid.dim() < 2 else ""
+    wide = "grid-column:1/-1;max-width:none;" if grid.dim() < 2 else ""
     shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink=ink)
     return f'<figure style="margin:0;{wide}">{shown}<figcaption style="{_SMALL}">{text(caption)}</figcaption></figure>'
 

@@ -53,6 +53,11 @@ class Map:
         return "–".join(self.units[i] for i in index)
 
 
+def spelled(unit: str) -> str:
+    """A token without its tokenizer's sign for a space before it (Ġ, ▁)."""
+    return unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit
+
+
 def maps(a: Attribution, rows: int) -> Iterator[Map]:
     """The maps of the first rows, input by input and target by target."""
     named: Mapping[str, Tensor]

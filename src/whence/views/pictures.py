@@ -74,13 +74,25 @@ def one_side(image: Tensor, grid: Tensor, sign: int) -> Tensor:
 
 
 def contour(image: Tensor, grid: Tensor, top: float = 0.1) -> Tensor:
-    """The image with a line around the pixels that carry most: the given part of them."""
+    """The image with a line around the pixels that carry most: the given part of them.
+
+    A small image is enlarged first, so that the line stays thin.
+    """
     shares = _shares(image, grid)
     inside = shares >= shares.flatten().quantile(1 - top)
     inside &= shares > 0
-    wide = F.max_pool2d(inside[None, None].double(), 3, 1, 1)[0, 0] > 0
-    edge = (wide & ~inside)[None]
-    return torch.where(edge, _end(RED), image.double()).round().permute(1, 2, 0)
+    times = max(1, _SIDE // max(inside.shape))
+    large, shown = (_larger(part, times) for part in (inside[None].double(), image.double()))
+    wide = F.max_pool2d(large, 5, 1, 2) > 0
+    return torch.where(wide & (large == 0), _end(RED), shown).round().permute(1, 2, 0)
+
+
+_SIDE = 224  # pixels, of the longer side of an enlarged image
+
+
+def _larger(image: Tensor, times: int) -> Tensor:
+    """Each pixel as a block of them."""
+    return image.repeat_interleave(times, -1).repeat_interleave(times, -2)
 
 
 def _shares(image: Tensor, grid: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
 from whence.views import kinds, pictures
 from whence.views.colours import BLUE, RED, share
-from whence.views.parts import Map, maps
+from whence.views.parts import Map, maps, spelled
 from whence.views.terminal import clean
 
 _RED, _BLUE = (tuple(c / 255 for c in end) for end in (RED, BLUE))
@@ -89,15 +89,23 @@ def _renderer(ax: Any) -> Any:
 
 
 def _generated(a: Attribution, parts: list[Map], ax: Any) -> None:
-    """Tokens that were written, by the tokens of the first input."""
-    own = [part for part in parts if part.input == parts[0].input]
-    grid = torch.stack([part.values for part in own]).double()
-    _grid(ax, grid)
-    units = own[0].units or []
-    ax.set_xticks(range(len(units)), [_tick(unit) for unit in units], rotation=60, ha="right", fontsize=7)
-    ax.set_yticks(range(len(own)), [_tick(part.target) for part in own], fontsize=7)
-    if own[0].input:
-        ax.set_xlabel(own[0].input, fontsize=8)
+    """Tokens that were written, by the tokens of each input; inputs stand side by side on one scale."""
+    named = {name: [part for part in parts if part.input == name] for name in dict.fromkeys(p.input for p in parts)}
+    first = next(iter(named.values()))
+    between = torch.full((len(first), 1), float("nan"), dtype=torch.float64)
+    blocks: list[torch.Tensor] = []
+    places: list[int] = []
+    units: list[str] = []
+    for name, own in named.items():
+        start = sum(block.shape[1] for block in blocks)
+        grid = torch.stack([part.values.detach().double().cpu() for part in own])
+        blocks += [grid, between]
+        places += range(start, start + grid.shape[1])
+        units += own[0].units or []
+        ax.text(start - 0.5, -0.8, clean(name), fontsize=8, parse_math=False)
+    _grid(ax, torch.cat(blocks[:-1], 1))
+    ax.set_xticks(places, [_tick(unit) for unit in units], rotation=60, ha="right", fontsize=7)
+    ax.set_yticks(range(len(first)), [_tick(part.target) for part in first], fontsize=7)
 
 
 def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") -> None:
@@ -150,12 +158,12 @@ def _map(a: Attribution, parts: list[Map], ax: Any) -> None:
 
 
 def _grid(ax: Any, grid: torch.Tensor) -> None:
-    largest = float(grid.abs().max()) or 1.0
+    largest = float(grid.nan_to_num(0.0, 0.0, 0.0).abs().max()) or 1.0
     ax.imshow(grid.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto" if len(grid) == 1 else "equal")
 
 
 def _tick(name: str) -> str:
-    return clean(name).replace("$", r"\$")
+    return clean(spelled(name)).replace("$", r"\$")
 
 
 _DRAW: dict[kinds.Draw, Callable[..., None]] = {
