@@ -156,7 +156,18 @@ def test_pairs_are_two_paragraphs():
 def test_a_report_of_many_methods_and_a_long_text_is_small():
     words = [f"word{i}" for i in range(512)]
     c = whence.Comparison({f"m{i}": text_attribution(words, torch.randn(1, 512)) for i in range(12)})
-    assert len(c.to_html().encode()) < 3e6
+    page = c.to_html()
+    assert len(page.encode()) < 3e6
+    assert len(re.findall(r"<[a-z]", page)) < 60_000  # what a browser scrolls without stumbling
+
+
+def test_many_maps_are_pictures_so_that_their_page_scrolls():
+    written = [f"w{i}" for i in range(79)]
+    tokens = {"units": [written], "output_value": torch.ones(1, 79), "target": torch.zeros(1, 79), "labels": [written]}
+    for one in (attribution(torch.randn(12, 28, 28)), attribution(torch.randn(1, 79, 79), **tokens)):
+        page = whence.Comparison({f"m{i}": one for i in range(12)}).to_html()
+        assert len(page.encode()) < 3e6
+        assert len(re.findall(r"<[a-z]", page)) < 60_000
 
 
 def test_a_method_that_ranks_nothing_agrees_with_none():

@@ -15,9 +15,9 @@ from whence.views.parts import Map, spelled
 from whence.views.terminal import clean
 from whence.views.text import paragraphs
 
-_CELLS = 1024  # a larger map is a picture, without the numbers on hover
+_CELLS = 256  # a larger map is a picture, without the numbers on hover: pages of many maps must scroll
 _BARS = 40  # units that are shown as bars
-_COLUMNS = 80  # of a matrix; more are a picture
+_COLUMNS, _TABLE = 80, 4096  # of a matrix, and its cells; more are a picture
 
 Draw = Callable[[Attribution, list[Map]], str]
 
@@ -58,7 +58,7 @@ def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str]) -> str:
     """Numbers as coloured cells under their column's name, with the number on hover."""
     grid = values.detach().double().cpu()
     largest = float(grid.nan_to_num(0.0, 0.0, 0.0).abs().max())
-    if len(columns) > _COLUMNS:
+    if len(columns) > _COLUMNS or len(columns) * len(lines) > _TABLE:
         return heatmap(grid, f"{len(lines)} tokens by {len(columns)} tokens")
     head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in columns)
     body = []
