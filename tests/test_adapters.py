@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,36 @@ def test_long_texts(bert: Any) -> None:
     first = torch.tensor([[*ids[:23], ids[-1]]])  # the first window: its first tokens are in no other one
     bare = whence.explain(clf.model, {"input_ids": first}, method="input_x_gradient", target=2)
     close(a[1].values[:, 1:8], bare.values[:, 1:8], 1e-5)
+
+
+# ---- in a notebook ----
+
+
+def test_a_notebook_shows_an_explanation(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executed in a kernel of its own: a folder, a sentence with markup in it, the Attribution as the last value."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    bert("SequenceClassification")  # writes the folder
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(whence.__file__).parents[1]))
+    made = nbformat.v4
+    cells = [
+        "import whence\nmodel = whence.load('SequenceClassification')",
+        "a = whence.explain(model, 'a film<script>dull()</script>', method='lrp')\na",
+    ]
+    book = made.new_notebook(cells=[made.new_code_cell(cell) for cell in cells])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the client's own, of its event loop and its cells' ids
+        nbclient.NotebookClient(
+            book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+    (shown,) = [o["data"] for o in book.cells[-1].outputs if o["output_type"] == "execute_result"]
+    page = shown["text/html"]
+    assert "<script" not in page
+    assert "&lt;" in page
+    assert "rgba(" in page  # some token has a colour
+    assert shown["text/plain"].startswith("Attribution(lrp, 1 row")
 
 
 # ---- spans ----
