@@ -101,6 +101,11 @@ def test_compare(capsys, tmp_path):
     assert "How far the methods agree" in out.read_text()
 
 
+def test_compare_names_each_method_once():
+    with pytest.raises(whence.ParameterError, match="'lime' twice"):
+        whence.compare(whence.load("zoo:questions"), TEXT, methods=["lime", "gradient", "lime"])
+
+
 def test_trace(capsys):
     code, out, _ = run(capsys, "trace", *BASE, "--text", TEXT, "--method", "lrp")
     assert code == 0
@@ -121,6 +126,7 @@ MISTAKES = {
     "a wrong value": (["explain", *BASE, "--text", "a", "--method", "lime", "--samples", "x"], "samples='x' is not"),
     "no label": (["explain", *BASE, "--text", "a", "--method", "gradient", "--target", "X"], "is no label"),
     "no such method": (["compare", *BASE, "--text", "a", "--methods", "gradint"], "Did you mean 'gradient'"),
+    "a method twice": (["compare", *BASE, "--text", "a", "--methods", "lime,gradient, lime"], "has 'lime' twice"),
     "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
     "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "exclude each other"),
     "too few seconds": (

@@ -95,6 +95,11 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
     `methods` is a list of names, or a dict from a name to that method's own parameters.
     """
     names = [methods] if isinstance(methods, str) else methods
+    if not isinstance(names, Mapping):
+        names = list(names)
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ParameterError(f"compare was given {twice!r} twice.\n  Name each method once.")
     chosen = names if isinstance(names, Mapping) else dict.fromkeys(names, None)
     if not chosen or "method" in options:
         raise ParameterError("compare takes its methods as methods=[...], at least one of them.")

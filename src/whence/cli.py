@@ -243,6 +243,9 @@ def _compare(options: argparse.Namespace) -> int:
 
     _check_out(options)
     names = [name.strip() for name in options.methods.split(",") if name.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(f"--methods has {twice!r} twice.\n  Name each method once.")
     wanted = {name: _params(options, methods[name].name, alone=False) for name in names}
     stray = sorted({name for name in _given(options) if not any(name in taken for taken in wanted.values())})
     if stray and wanted:
