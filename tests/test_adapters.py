@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 import warnings
 from collections.abc import Callable
@@ -236,6 +237,22 @@ def test_a_notebook_shows_an_explanation(bert: Any, tmp_path: Path, monkeypatch:
     assert shown["text/plain"].startswith("Attribution(lrp, 1 row")
 
 
+def test_long_texts_are_told_of_once_and_with_ways_that_there_are(bert: Any, caplog: pytest.LogCaptureFixture) -> None:
+    text = " ".join(["a clever piece of cinema"] * 8)
+    log = logging.getLogger("transformers")
+    log.addHandler(caplog.handler)
+    try:
+        with pytest.raises(InputError, match='"window"'):
+            whence.explain(bert("SequenceClassification"), text, method="lrp")
+        for head, given in (("TokenClassification", text), ("SequenceClassification", ("a film", text))):
+            with pytest.raises(InputError, match='"truncate"') as told:
+                whence.explain(bert(head), given, method="lrp")
+            assert "window" not in str(told.value)
+    finally:
+        log.removeHandler(caplog.handler)
+    assert "longer than" not in caplog.text
+
+
 # ---- spans ----
 
 
@@ -316,6 +333,10 @@ def test_images(name: str, tmp_path: Path) -> None:
         close(whence.explain(clf, form, method="input_x_gradient", target="dog").values[0], a.values[1], 1e-4)
     with pytest.raises(InputError, match="from 0 to 1"):
         whence.explain(clf, array.double(), method="gradient")
+    with pytest.raises(InputError, match="1800 of 1800 values that are NaN"):
+        whence.explain(clf, array.float() * float("nan"), method="gradient")
+    with pytest.raises(InputError, match="array of the shape"):
+        whence.explain(clf, array[None], method="gradient")
     with pytest.raises(InputError, match="no such file.*\n.*reads images"):
         whence.explain(clf, "a clever film", method="gradient")
 
@@ -408,6 +429,25 @@ def test_a_source_and_its_target(name: str, tmp_path: Path) -> None:
     assert float(a.values["decoder_input_ids"][0, 0, 1].abs()) == 0
     free = whence.explain(translator, "a clever film", method="input_x_gradient")
     assert free.values["input_ids"].shape[2] == 5
+
+
+def test_what_a_translation_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = whence.load("zoo:translation")
+    text = translator.examples[3]
+    with pytest.raises(InputError, match="A pair was given.*\n.*target="):
+        whence.explain(translator, (text, text), method="gradient")
+    with pytest.raises(InputError, match="2 rows were given"):
+        whence.explain(translator, [text, text], method="gradient")
+    a = whence.explain(translator, text, method="input_x_gradient")
+    with pytest.raises(InputError, match="merge_words.*input_ids, decoder_input_ids.\n.*by its name"):
+        a.merge_words()
+    with pytest.raises(ParameterError, match='units="words" is for one text, and input_ids and decoder_input_ids'):
+        whence.explain(translator, text, method="leave_one_out", units="words")
+    monkeypatch.setattr("whence.adapters.text.limit_of", lambda *given: 2)
+    for long in ("error", "window"):
+        with pytest.raises(InputError, match='takes 2.\n.*"truncate"') as told:
+            whence.explain(whence.load("zoo:translation", long=long), text, method="gradient")
+        assert "window" not in str(told.value)
 
 
 # ---- rows keep what is theirs ----
@@ -519,6 +559,8 @@ def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     weights.touch()
     with pytest.raises(FileError, match="no model configuration"):
         whence.load(folder)
+    with pytest.raises(ParameterError, match="load has no parameter 'lang'. Did you mean 'long'.*\n.*whence.wrap"):
+        whence.load("zoo:sentiment", lang="de")
     with pytest.raises(ParameterError, match="long="):
         whence.wrap(nn.Linear(1, 1), len, long="cut")
     with pytest.raises(ModelError, match="no model that Whence has an adapter for"):

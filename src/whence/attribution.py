@@ -187,6 +187,12 @@ class Attribution:
         """One value per word, the sum of its tokens'; special tokens stay by themselves."""
         from whence.words import merged
 
+        if isinstance(self.values, Mapping):
+            names = ", ".join(map(str, self.values))
+            raise InputError(
+                f"merge_words() puts one text's tokens together, and several inputs are explained: {names}.\n"
+                "  Read `values` and `units` of each by its name."
+            )
         return merged(self)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:

@@ -67,7 +67,7 @@ def _ids(wrapped: Wrapped, target: Any) -> list[int]:
     if isinstance(target, Continuation):
         return target.ids
     kwargs = {"text_target": target} if wrapped.task == "text2text-generation" else {"text": target}
-    found = wrapped.tokenizer(**kwargs, add_special_tokens=False)["input_ids"]
+    found = wrapped.tokenizer(**kwargs, add_special_tokens=False, **texts.silent(wrapped.tokenizer))["input_ids"]
     if not found:
         raise TargetError("The continuation has no tokens.\n  Give one that is not empty.")
     return list(found)
@@ -99,9 +99,8 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
 
 
 def _tokens(wrapped: Wrapped, row: tuple[str, ...], limit: int | None) -> texts.Tokens:
-    if wrapped.long == "window":
-        return texts.tokens_of(wrapped.tokenizer, row, limit, "error")[0]
-    return texts.tokens_of(wrapped.tokenizer, row, limit, wrapped.long)[0]
+    long: texts.Long = "error" if wrapped.long == "window" else wrapped.long  # what is written has no windows
+    return texts.tokens_of(wrapped.tokenizer, row, limit, long, windows=False)[0]
 
 
 def _with(wrapped: Wrapped, tokens: texts.Tokens, more: list[int]) -> texts.Tokens:
@@ -151,10 +150,15 @@ def _start(model: Any) -> int:
 
 
 def _one(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
-    if len(rows) != 1 or len(rows[0]) != 1:
+    if len(rows) != 1:
         raise InputError(
             f"Every token of a text is explained one text at a time, and {len(rows)} rows were given.\n"
             "  Explain them one by one."
+        )
+    if len(rows[0]) != 1:
+        raise InputError(
+            "A pair was given, and every token of a text is explained from one text.\n"
+            "  Give that text alone; what is to be written after it, or as its translation, is target=."
         )
     return rows[0]
 

@@ -10,17 +10,24 @@ from typing import Any
 
 from whence.adapters.text import Long
 from whence.adapters.wrapped import TASKS, Wrapped, wrap
-from whence.errors import FileError, ModelError, ParameterError
+from whence.errors import FileError, ModelError, ParameterError, did_you_mean
 
 
 def load(
-    path: str | PathLike[str], task: str | None = None, *, long: Long = "error", trust_remote_code: bool = False
-) -> Wrapped:
+    path: str | PathLike[str], task: str | None = None, *, long: Long = "error", trust_remote_code: bool = False,
+    **unknown: Any,
+) -> Wrapped:  # fmt: skip
     """A Hugging Face model with its tokenizer or image processor, ready for `explain`; "zoo:NAME" is a bundled model.
 
     `task` is needed only where a folder does not say which class it is. Texts longer than the model takes are an error,
     or truncated, or read in windows, as `long` says. Code from the folder runs only if you say so.
     """
+    if unknown:
+        word = next(iter(unknown))
+        raise ParameterError(
+            f"load has no parameter {word!r}. {did_you_mean(word, ('task', 'long', 'trust_remote_code'))}\n"
+            "  Load the model yourself, with what its class takes, and whence.wrap(model, processor)."
+        )
     name = fspath(path)
     if name.startswith("zoo:"):
         return _bundled(name.removeprefix("zoo:"), task, long)

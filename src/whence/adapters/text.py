@@ -54,17 +54,19 @@ _OFFSET = frozenset(  # positions begin after the padding's
 
 
 def tokens_of(
-    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", place: int = 0
-) -> list[Tokens]:
-    """One text or a pair as tokens; several windows of it if it is too long and that is wanted."""
+    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", place: int = 0,
+    windows: bool = True,
+) -> list[Tokens]:  # fmt: skip
+    """One text or a pair as tokens; several windows of it if it is too long and that is wanted and possible."""
     whole = _encoded(tokenizer, texts)
     if limit is None or len(whole) <= limit:
         return [whole]
     if long == "error":
+        window = ' or long="window" (windows that overlap, of which each token takes the mean)'
         raise InputError(
             f"Text {place} has {len(whole)} tokens, and the model takes {limit}.\n"
-            '  Load or wrap the model with long="truncate" (its beginning alone) or long="window" (windows that '
-            "overlap, of which each token takes the mean)."
+            '  Load or wrap the model with long="truncate" (its beginning alone)'
+            f"{window if windows and len(texts) == 1 else ''}."
         )
     if len(texts) > 1 and long == "window":
         raise InputError(
@@ -115,14 +117,18 @@ def _windows(whole: Tokens, room: int, long: Long) -> list[Tokens]:
     return found
 
 
+def silent(tokenizer: Any) -> dict[str, bool]:
+    """What keeps transformers from warning of long texts, of which Whence has its own word."""
+    return {"verbose": False} if hasattr(tokenizer, "deprecation_warnings") else {}
+
+
 def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
     for text in texts:
         if not isinstance(text, str):
             raise InputError(f"A text is {type(text).__name__}.\n  Give a string, or a pair of strings.")
     fast = bool(getattr(tokenizer, "is_fast", False))
-    given = tokenizer(
-        *texts, return_special_tokens_mask=True, truncation=False, **({"return_offsets_mapping": True} if fast else {})
-    )
+    asked = {"return_special_tokens_mask": True, "truncation": False, **silent(tokenizer)}
+    given = tokenizer(*texts, **asked, **({"return_offsets_mapping": True} if fast else {}))
     ids = list(given["input_ids"])
     if not ids:
         raise InputError("A text has no tokens.\n  Give one that is not empty.")

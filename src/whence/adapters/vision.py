@@ -74,10 +74,16 @@ def _bytes(image: Any, place: int) -> Any:
     if found.ndim == 3 and found.shape[-1] not in (1, 3, 4) and found.shape[0] in (1, 3, 4):
         found = found.transpose(1, 2, 0)
     fits = found.ndim == 2 or (found.ndim == 3 and found.shape[-1] in (1, 3, 4))
-    if not fits or not found.size or not np.isfinite(found).all():
+    if not fits or not found.size:
         raise InputError(
             f"Image {place} is an array of the shape {found.shape}.\n"
             "  Give (height, width) or (height, width, channels), of bytes or of numbers from 0 to 1."
+        )
+    missing = int((~np.isfinite(found)).sum())
+    if missing:
+        raise InputError(
+            f"Image {place} has {missing} of {found.size} values that are NaN or infinite.\n"
+            "  Give bytes, or numbers from 0 to 1."
         )
     if np.issubdtype(found.dtype, np.floating):
         if found.min() < 0 or found.max() > 1:

@@ -59,6 +59,10 @@ class Question:
         units = given.get("units")
         if not isinstance(units, str) or units != "words":
             return {**given, "units": self._of_rows(units)} if isinstance(units, Tensor) else dict(given)
+        if isinstance(self.units, Mapping) and "text" in self.facts:
+            raise ParameterError(
+                f'units="words" is for one text, and {" and ".join(self.units)} are explained.\n  Leave it out.'
+            )
         if "words" not in self.facts:
             raise ParameterError('units="words" is for texts.\n  Leave it out.')
         numbers = []
@@ -152,7 +156,8 @@ class Wrapped:
     def _texts(self, rows: list[tuple[str, ...]], target: Any, size: int) -> Iterator[Question]:
         limit = texts.limit_of(self.tokenizer, getattr(self.model, "config", None))
         wanted = _per_row(self.target(target), len(rows))
-        read = [texts.tokens_of(self.tokenizer, row, limit, self.long, place) for place, row in enumerate(rows)]
+        windows = self.task == "text-classification"
+        read = [texts.tokens_of(self.tokenizer, r, limit, self.long, place, windows) for place, r in enumerate(rows)]
         short = sorted((p for p, found in enumerate(read) if len(found) == 1), key=lambda p: len(read[p][0]))
         for start in range(0, len(short), size):
             places = short[start : start + size]
@@ -222,7 +227,8 @@ class Wrapped:
         if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], str) for pair in pairs):
             raise InputError("An image–text model compares pairs.\n  Give (image, text), or a list of such pairs.")
         limit = texts.limit_of(self.tokenizer, getattr(self.model.config, "text_config", None))
-        tokens = [texts.tokens_of(self.tokenizer, (t,), limit, self.long, i)[0] for i, (_, t) in enumerate(pairs)]
+        long = "error" if self.long == "window" else self.long  # one score has no windows
+        tokens = [texts.tokens_of(self.tokenizer, (t,), limit, long, i, False)[0] for i, (_, t) in enumerate(pairs)]
         words = texts.batch(tokens, self._pad)
         words.pop("token_type_ids", None)
         pixels = vision.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
