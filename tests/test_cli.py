@@ -77,6 +77,21 @@ def test_parameters_reach_the_method(capsys):
     assert json.loads(out)["parameters"]["absolute"] is True
 
 
+def test_channels(capsys):
+    """The way out that a gradient under a LayerNorm is told of."""
+    rest = ["--model", "zoo:sentiment", "--text", "a fine film", "--json"]
+    values = {}
+    for how in ([], ["--channels", "sum_abs"]):
+        code, out, err = run(capsys, "explain", *rest, "--method", "gradient", *how)
+        assert code == 0
+        assert ("sum_abs" in err) == (not how)
+        values[len(how)] = json.loads(out)["rows"][0]["maps"][0]["values"]
+    assert not any(values[0])
+    assert min(values[2]) > 0
+    code, out, _ = run(capsys, "compare", *rest, "--methods", "gradient,smoothgrad", "--channels", "max_abs")
+    assert code == 0
+
+
 @pytest.mark.parametrize("ending", ["html", "png", "svg", "pdf", "json", "csv", "safetensors"])
 def test_files_by_their_ending(capsys, tmp_path, ending):
     if ending in ("png", "svg", "pdf"):
@@ -181,6 +196,72 @@ def test_completion_knows_commands_and_flags(shell, capsys):
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert done.stdout.strip() == "--output"
+
+
+@pytest.mark.parametrize(
+    ("line", "word"), [("zoo senti", "sentiment"), ("methods occl", "occlusion"), ("completion fi", "fish")]
+)
+def test_completion_knows_names(line, word, capsys):
+    fish = run(capsys, "completion", "fish")[1]
+    assert any(line.split()[0] in told and word in told.split() for told in fish.replace("'", " ").splitlines())
+    bash = run(capsys, "completion", "bash")[1]
+    asked = f'COMP_WORDS=(whence {line}); COMP_CWORD=2; _whence; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{bash}\n{asked}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == word
+
+
+def test_the_zoos_list_without_one_of_its_models(capsys, tmp_path, monkeypatch):
+    import shutil
+
+    from whence import zoo
+
+    for name in zoo.ZOO:
+        (tmp_path / name).mkdir()
+        shutil.copy(zoo.FOLDER / name / "card.json", tmp_path / name)
+    (tmp_path / "questions" / "card.json").write_text('{"name": ')
+    (tmp_path / "molecules" / "card.json").write_text("{}")
+    (tmp_path / "language" / "card.json").unlink()
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    code, out, err = run(capsys, "zoo")
+    assert code == 0
+    assert "zoo:sentiment" in out
+    for name in ("questions", "molecules", "language"):
+        assert f"zoo:{name}" not in out
+        assert f"zoo:{name}" in err
+    code, out, err = run(capsys, "zoo", "questions")
+    assert (code, out) == (2, "")
+    assert "card of zoo:questions cannot be read" in err
+
+
+def test_whences_warnings_are_a_line_each(capsys, monkeypatch):
+    def explained(*args, **kwargs):
+        whence.errors.warn("gradient: this\nis \x1b[31modd.")
+        return whence.explain(*args, **kwargs)
+
+    monkeypatch.setattr("whence.api.explain", explained)
+    code, _, err = run(capsys, "explain", *BASE, "--text", TEXT, "--method", "gradient")
+    assert (code, err) == (0, "whence: warning: gradient: this is \\x1b[31modd.\n")
+
+
+def test_a_tab_parts_pairs_only_where_the_task_reads_pairs(capsys, tmp_path):
+    (tmp_path / "lines").write_text("one\ttwo\n")
+    rest = ["--file", str(tmp_path / "lines"), "--method", "input_x_gradient", "--json"]
+    told = {}
+    for model in ("sentiment", "language"):
+        code, out, _ = run(capsys, "explain", "--model", f"zoo:{model}", *rest)
+        assert code == 0
+        told[model] = json.loads(out)["rows"][0]["text"]
+    assert told == {"sentiment": ["one", "two"], "language": "one\ttwo"}
+
+
+def test_a_flag_of_several_methods_tells_each_ones_default_and_all_choices(capsys):
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "default 25 (smoothgrad), 100 (expected_gradients)" in told
+    assert "adaptive" in told
+    assert "|rescale|" in told
+    assert "default 2.0; lrp" in told  # one method, one default
 
 
 def test_colour_only_where_it_is_wanted(monkeypatch, capsys):

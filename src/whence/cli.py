@@ -9,12 +9,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from whence import __version__
-from whence.errors import InputError, ParameterError, WhenceError
+from whence.errors import FileError, InputError, ParameterError, WhenceError, WhenceWarning
 from whence.methods import methods
 from whence.registry import Parameter
 
@@ -26,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without these letters still gets the rest
     options = parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
+        with _warnings():
+            code: int = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `whence methods | head`
@@ -46,6 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
         )
         return 1
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Whence's own warnings as messages, a line each and each once; others as Python shows them."""
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+        seen: set[str] = set()
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, WhenceWarning):
+                return plain(message, category, *where, **more)
+            said = " ".join(str(message).split())
+            if said not in seen:
+                print("whence: warning: " + _safe(said), file=sys.stderr)
+            seen.add(said)
+
+        warnings.showwarning = show
+        if not sys.warnoptions:  # python -W has the last word
+            warnings.simplefilter("always", WhenceWarning)
+        yield
 
 
 def _safe(said: str) -> str:
@@ -90,12 +114,18 @@ def parser() -> argparse.ArgumentParser:
         _flags(made)
     for made in (one, several):
         made.add_argument("--words", action="store_true", help="sum the pieces of words")
+        told = "how the numbers of a token's embedding, or of a pixel's channels, become one"
+        made.add_argument("--channels", choices=("sum", "sum_abs", "max_abs"), help=told)
         made.add_argument("--json", action="store_true", help="print JSON instead of a table")
         told = "write .html, .png, .svg, .pdf, .json, .csv or .safetensors; may be repeated"
         made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
     shells = command("completion", _completion, "print a completion script for a shell")
     shells.add_argument("shell", choices=("bash", "zsh", "fish"))
     return whole
+
+
+PAIRS = ("text-classification", "question-answering", "image-text-similarity")
+TABS = "a text a line; - is standard input; a tab parts a pair where the task is one of " + ", ".join(PAIRS)
 
 
 def _inputs(made: argparse.ArgumentParser) -> None:
@@ -108,7 +138,7 @@ def _inputs(made: argparse.ArgumentParser) -> None:
     group.add_argument("--text", action="append", default=[], help="a text (or SMILES); may be repeated")
     group.add_argument("--second", action="append", default=[], metavar="TEXT", help="the second text of each pair")
     group.add_argument("--image", action="append", default=[], metavar="FILE", help="an image; may be repeated")
-    group.add_argument("--file", metavar="FILE", help="a text a line; a tab parts pairs; - is standard input")
+    group.add_argument("--file", metavar="FILE", help=TABS)
     group.add_argument("--target", help="a label, a number, or a continuation (default: the prediction)")
     group.add_argument("--baseline", help="a number or a name")
     group.add_argument("--at", metavar="MODULE", help="explain by the output of this module")
@@ -128,11 +158,20 @@ def _flags(made: argparse.ArgumentParser) -> None:
     for p, names in sorted(takers.items()):
         if p in taken:
             continue
-        first = methods[names[0]].parameters[p]
-        kinds = "|".join(map(str, first.choices)) or getattr(first.kind, "__name__", "value")
-        default = str(first.default).replace("%", "%%")
+        choices = dict.fromkeys(str(choice) for name in names for choice in methods[name].parameters[p].choices)
+        kinds = "|".join(choices) or getattr(methods[names[0]].parameters[p].kind, "__name__", "value")
         group.add_argument(f"--{p.replace('_', '-')}", dest=f"param_{p}", metavar=kinds.replace("%", "%%"),
-                           help=f"default {default}; {', '.join(names)}")  # fmt: skip
+                           help=_defaults(p, names).replace("%", "%%"))  # fmt: skip
+
+
+def _defaults(p: str, names: Sequence[str]) -> str:
+    """A parameter's default and the methods that take it, by default where they differ."""
+    by: dict[str, list[str]] = {}
+    for name in names:
+        by.setdefault(str(methods[name].parameters[p].default), []).append(name)
+    if len(by) == 1:
+        return f"default {next(iter(by))}; {', '.join(names)}"
+    return "default " + ", ".join(f"{default} ({', '.join(of)})" for default, of in by.items())
 
 
 # ---- what the user gave ----
@@ -168,7 +207,7 @@ def _rows(options: argparse.Namespace, model: Any) -> Any:
         name = "Standard input" if options.file in (None, "-") else repr(options.file)
         raise InputError(f"{name} is no text in UTF-8.\n  Give a text a line.") from None
     lines = [line.rstrip("\r") for line in whole.split("\n") if line.strip()]
-    rows = [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
+    rows = [tuple(line.split("\t", 1)) if "\t" in line and model.task in PAIRS else line for line in lines]
     if not rows:
         raise InputError("There is no line with text.\n  Give at least one.")
     return rows[0] if len(rows) == 1 else rows
@@ -177,7 +216,8 @@ def _rows(options: argparse.Namespace, model: Any) -> Any:
 def _asked(options: argparse.Namespace, model: Any) -> dict[str, Any]:
     """Explain's own options."""
     written = model.task == "text2text-generation"  # a target is a text there, numbers too
-    return {
+    channels = getattr(options, "channels", None)
+    return ({} if channels is None else {"channels": channels}) | {
         "target": options.target if written else _value(options.target), "baseline": _value(options.baseline),
         "at": options.at, "output": options.output, "batch_size": options.batch_size, "seed": options.seed,
     }  # fmt: skip
@@ -311,14 +351,44 @@ def _zoo(options: argparse.Namespace) -> int:
     from whence import zoo
     from whence.views.terminal import card, cards
 
-    print(cards([zoo.card(name) for name in zoo.ZOO]) if options.name is None else card(zoo.card(options.name)))
-    return 0
+    if options.name is not None:
+        print(card(_card(options.name)))
+        return 0
+    found = [_card_or_error(name) for name in zoo.ZOO]
+    told = [one for one in found if not isinstance(one, WhenceError)]
+    if told:
+        print(cards(told))
+    for error in found:
+        if isinstance(error, WhenceError):
+            print("whence: " + _safe(str(error)), file=sys.stderr)
+    return 0 if told else 2
+
+
+def _card(name: str) -> Any:
+    """A model's card, if it can be shown."""
+    from whence import zoo
+    from whence.views.terminal import card, cards
+
+    try:
+        found = zoo.card(name)
+        card(found), cards([found])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        raise FileError(f"The card of zoo:{name} cannot be read.\n  Install Whence again.") from None
+    return found
+
+
+def _card_or_error(name: str) -> Any:
+    try:
+        return _card(name)
+    except WhenceError as error:
+        return error
 
 
 def _completion(options: argparse.Namespace) -> int:
     from whence.views.completion import script
+    from whence.zoo import ZOO
 
-    print(script(options.shell, parser()), end="")
+    print(script(options.shell, parser(), {"methods": list(methods), "zoo": list(ZOO)}), end="")
     return 0
 
 
