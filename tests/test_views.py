@@ -291,6 +291,8 @@ def test_every_kind_plots_and_pages(name, number, target, tmp_path):
     assert fits.get(name, "data:image/png") in page
     for ending in ("png", "svg", "csv", "json", "html"):
         write(a, tmp_path / f"a.{ending}")
+    write(a, tmp_path / "a.safetensors")
+    assert whence.Attribution.load(tmp_path / "a.safetensors").to_html() == page
     told = json.loads((tmp_path / "a.json").read_text())
     assert sum(len(m["values"]) for row in told["rows"] for m in row["maps"]) == sum(
         part.values.numel() for part in maps(a, 1)
@@ -315,6 +317,40 @@ def test_a_plot_of_a_translation_has_both_texts():
     page = a._repr_html_()
     assert "▁" not in page
     assert page.count("<table") == 2
+
+
+def test_a_saved_file_with_a_field_of_another_form_is_damaged(tmp_path):
+    """Whatever stands in the header: it is named as damaged, or what was read can be shown."""
+    safetensors = pytest.importorskip("safetensors")
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "a.safetensors"
+    text_attribution(["a", "b", "c"]).save(path)
+    with safetensors.safe_open(path, "pt") as file:
+        header = file.metadata()
+    tensors = load_file(path)
+    content = json.loads(header["content"])
+    forms = [
+        None, 1, "x", [], {}, {"tensor": "values"}, {"tensor": 1}, {"list": [1, 2]}, {"list": []}, {"a": 1, "b": 2},
+        {"list": [{"list": []}]}, {"dict": [["a", 1]]}, {"dict": [1]}, {"tuple": [{"tensor": "values"}]}, float("inf"),
+    ]  # fmt: skip
+    damaged = 0
+    for name in content:
+        for form in forms:
+            save_file(tensors, path, {**header, "content": json.dumps({**content, name: form})})
+            try:
+                found = whence.Attribution.load(path)
+            except whence.FileError as error:
+                assert "is damaged" in str(error)  # noqa: PT017
+                damaged += 1
+            else:
+                found.to_html()
+    assert damaged > 100
+    with pytest.raises(whence.FileError, match="is a folder.\n.*save"):
+        whence.Attribution.load(tmp_path)
+    save_file(tensors, path, {"form": "something else"})
+    with pytest.raises(whence.FileError, match="no attribution.*'something else'.*\n.*save"):
+        whence.Attribution.load(path)
 
 
 def test_plot_draws_where_it_is_told_and_shows_nothing(monkeypatch):

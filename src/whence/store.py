@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +36,8 @@ def load(path: str | PathLike[str]) -> Attribution:
     """Read an attribution, or say why this file is none."""
     from safetensors import SafetensorError, safe_open
 
+    if Path(path).is_dir():
+        raise FileError(f"{fspath(path)!r} is a folder.\n  Give a file that save() wrote.")
     try:
         with safe_open(fspath(path), "pt") as file:
             metadata = file.metadata() or {}
@@ -47,15 +50,76 @@ def load(path: str | PathLike[str]) -> Attribution:
         ) from None
     if metadata.get("form") != _FORM:
         raise FileError(
-            f"{fspath(path)!r} is no attribution saved by this version of Whence (form {metadata.get('form')!r})."
+            f"{fspath(path)!r} is no attribution saved by this version of Whence (form {metadata.get('form')!r}).\n"
+            "  Give a file that save() wrote."
         )
     try:
         content = json.loads(metadata["content"])
         found = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
+        for name, fits in _FITS.items():
+            if not fits(getattr(found, name), len(found)):
+                raise ValueError(f"{name!r} has another form")
+        if not _of_one_length(found):
+            raise ValueError("its units are not as many as its values")
         repr(found[0])  # reads every field by row
         return found
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FileError(f"{fspath(path)!r} is damaged: {error}.\n  Save it again.") from None
+
+
+# ---- what a field looks like ----
+
+
+def _tensors(value: Any, rows: int) -> bool:
+    """One number per unit and row: a tensor, or several by name or in order."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
+    return bool(parts) and all(isinstance(part, Tensor) and part.dim() > 0 and len(part) == rows for part in parts)
+
+
+def _numbers(value: Any, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.dim() in (1, 2)
+
+
+def _rows(value: Any, rows: int) -> bool:
+    return value is None or (isinstance(value, list) and len(value) == rows)
+
+
+def _lists(value: Any, rows: int) -> bool:
+    if isinstance(value, Mapping):  # of several inputs
+        return all(_lists(own, rows) for own in value.values())
+    return _rows(value, rows) and all(isinstance(row, list) for row in value or ())
+
+
+def _spans(value: Any, rows: int) -> bool:
+    return _lists(value, rows) and all(
+        isinstance(span, tuple) and len(span) == 2 and all(isinstance(end, int) for end in span)
+        for row in value or ()
+        for span in row
+    )
+
+
+def _texts(value: Any, rows: int) -> bool:
+    return _rows(value, rows) and all(isinstance(text, str | tuple) for text in value or ())
+
+
+def _target(value: Any, rows: int) -> bool:
+    return isinstance(value, str) or (isinstance(value, Tensor | list) and len(value) == rows)
+
+
+_FITS: dict[str, Callable[[Any, int], bool]] = {
+    "values": _tensors, "output_value": _numbers, "target": _target, "units": _lists, "spans": _spans,
+    "special": _lists, "words": _lists, "segments": _lists, "text": _texts, "labels": _rows,
+}  # fmt: skip
+
+
+def _of_one_length(a: Attribution) -> bool:
+    """Whether what is told of each unit is told of as many as there are values."""
+    told = [getattr(a, name) for name in ("units", "spans", "special", "words", "segments")]
+    lengths = {len(row) for rows in told if isinstance(rows, list) for row in rows}
+    return not lengths or not isinstance(a.values, Tensor) or lengths == {a.values.shape[-1]}
+
+
+# ---- fields as JSON ----
 
 
 def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
