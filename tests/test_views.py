@@ -377,6 +377,22 @@ def test_styles_of_an_image(monkeypatch):
         a.plot(style="x")
 
 
+def test_one_table_of_units(monkeypatch):
+    import sys
+    from types import SimpleNamespace
+
+    padded = text_attribution(["a", "b", "c"], torch.tensor([[1.0, -3.0, 9.0]]))
+    a = replace(padded, real=torch.tensor([[True, True, False]]))
+    assert a.top(5) == [[("b", -3.0), ("a", 1.0)]]  # padding is left out
+    image = attribution(torch.arange(6.0).view(1, 2, 3))
+    assert image.top(2) == [[((1, 2), 5.0), ((1, 1), 4.0)]]
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert [line["unit"] for line in a.to_pandas()] == ["a", "b"]
+    assert image.to_pandas()[4] == {"row": 0, "unit": (1, 1), "value": 4.0}
+    several = attribution(torch.ones(1, 2, 1), output_value=torch.ones(1, 2), target=torch.tensor([[7, 8]]))
+    assert [(line["target"], line["unit"]) for line in several.to_pandas()] == [("7", 0), ("8", 0)]
+
+
 def test_one_table_of_kinds():
     a = attribution(torch.randn(2, 3, 5, 5))
     assert kinds.row(a, list(maps(a, 1))).count("<figure") == 1

@@ -201,33 +201,24 @@ class Attribution:
             raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
         if k < 1:
             raise ParameterError(f"top({k}) is not allowed.\n  Give a whole number, at least 1.")
-        rows = []
-        for i, row in enumerate(self.values):
-            flat = row.flatten().detach()
-            order = flat.abs().nan_to_num(float("inf")).argsort(descending=True, stable=True).tolist()
-            if isinstance(self.real, Tensor) and row.dim() == 1:
-                order = [j for j in order if bool(self.real[i, j])]
-            rows.append([(self._unit(i, j, row.shape), float(flat[j])) for j in order[:k]])
-        return rows
+        from whence.views.parts import maps
 
-    def _unit(self, row: int, flat: int, shape: torch.Size) -> Any:
-        if self.units is not None and len(shape) == 1:
-            return self.units[row][flat]
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-        return index[0] if len(index) == 1 else index
+        return [part.strongest(k) for part in maps(self, len(self))]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One line per row and unit."""
+        """One line per row and unit, and per target where there are several; padding is left out."""
         try:
             import pandas
         except ImportError:
             raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
         if not isinstance(self.values, Tensor):
             raise InputError("to_pandas() reads one explained input.\n  Explain one with wrt=.")
+        from whence.views.parts import maps
+
         lines = []
-        for row, values in enumerate(self.values):
-            for flat, value in enumerate(values.flatten().tolist()):
-                lines.append({"row": row, "unit": self._unit(row, flat, values.shape), "value": value})
+        for part in maps(self, len(self)):
+            own = {"row": part.row, **({"target": part.target} if self.several else {})}
+            lines += [{**own, "unit": unit, "value": value} for unit, value in part.every()]
         return pandas.DataFrame(lines)
 
     # ---- showing and keeping ----

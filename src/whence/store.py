@@ -60,7 +60,7 @@ def load(path: str | PathLike[str]) -> Attribution:
             if not fits(getattr(found, name), len(found)):
                 raise ValueError(f"{name!r} has another form")
         if not _of_one_length(found):
-            raise ValueError("its units are not as many as its values")
+            raise ValueError("its units, spans, words and segments are not of one length")
         repr(found[0])  # reads every field by row
         return found
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -113,10 +113,10 @@ _FITS: dict[str, Callable[[Any, int], bool]] = {
 
 
 def _of_one_length(a: Attribution) -> bool:
-    """Whether what is told of each unit is told of as many as there are values."""
+    """Whether everything that is told of a row's units is told of all of them."""
     told = [getattr(a, name) for name in ("units", "spans", "special", "words", "segments")]
-    lengths = {len(row) for rows in told if isinstance(rows, list) for row in rows}
-    return not lengths or not isinstance(a.values, Tensor) or lengths == {a.values.shape[-1]}
+    given = [[len(row) for row in rows] for rows in told if isinstance(rows, list)]
+    return all(lengths == given[0] for lengths in given)
 
 
 # ---- fields as JSON ----

@@ -39,12 +39,13 @@ def strongest(maps: list[Map], count: int = 8) -> tuple[list[str], list[float]]:
 
 
 def _drawn(a: Attribution, maps: list[Map], canvas: Any) -> Any:
-    from rdkit import Chem
     from rdkit.Chem.Draw import rdMolDraw2D
+
+    from whence.zoo.molecules import parsed
 
     by = {part.input: part for part in maps}
     assert a.text is not None
-    molecule = Chem.MolFromSmiles(a.text[by["atoms"].row])
+    molecule = parsed(a.text[by["atoms"].row])
     atoms = by["atoms"].values.tolist()[: molecule.GetNumAtoms()]  # padding comes last
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
     pairs = by["pairs"].values.tolist()

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
@@ -47,7 +46,11 @@ class Map:
         return [i for i in order if there[i]]
 
     def _unit(self, flat: int) -> Any:
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), self.values.shape))
+        found: list[int] = []
+        for size in reversed(self.values.shape):
+            flat, place = divmod(flat, size)
+            found.append(place)
+        index = tuple(reversed(found))
         if self.units is None:
             return index[0] if len(index) == 1 else index
         return "–".join(self.units[i] for i in index)
