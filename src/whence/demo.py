@@ -46,7 +46,7 @@ CASES = (
 
 DERIVATIVES = ("gradient", "smoothgrad", "deconvnet", "guided_backprop")  # slopes, not shares of the score
 MAGNITUDES = (
-    "Shown are sums of magnitudes over each token's embedding, so red says how much, not for what: signed slopes are "
+    "Shown are sums of magnitudes over each embedding, so red says how much, not for what: signed slopes are "
     "no shares of the score, and under a LayerNorm they sum to 0."
 )
 

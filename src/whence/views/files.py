@@ -78,7 +78,7 @@ def _picture(found: Result, path: Path) -> None:
     for i, axis in enumerate(axes):
         name, a = list(named.items())[i % len(named)]
         a.plot(axis, row=i // len(named))
-        titled(axis, f"{name}: {axis.get_title('left')}")
+        titled(axis, ": ".join(filter(None, [name, axis.get_title("left")])))
     figure.savefig(path)
 
 

@@ -96,16 +96,16 @@ def _generated(a: Attribution, parts: list[Map], ax: Any) -> None:
     blocks: list[torch.Tensor] = []
     places: list[int] = []
     units: list[str] = []
-    for name, own in named.items():
+    for own in named.values():
         start = sum(block.shape[1] for block in blocks)
         grid = torch.stack([part.values.detach().double().cpu() for part in own])
         blocks += [grid, between]
         places += range(start, start + grid.shape[1])
         units += own[0].units or []
-        ax.text(start - 0.5, -0.8, clean(name), fontsize=8, parse_math=False)
     _grid(ax, torch.cat(blocks[:-1], 1))
     ax.set_xticks(places, [_tick(unit) for unit in units], rotation=60, ha="right", fontsize=7)
     ax.set_yticks(range(len(first)), [_tick(part.target) for part in first], fontsize=7)
+    titled(ax, " | ".join(named))
 
 
 def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") -> None:
