@@ -22,7 +22,10 @@ from whence.errors import (
     WhenceError,
     WhenceWarning,
 )
+from whence.evaluation.run import evaluate
+from whence.evaluation.scoreboard import Scoreboard
 from whence.methods import method, methods
+from whence.metrics import metric, metrics
 from whence.references import neutral
 
 __version__ = "0.1.0.dev0"
@@ -42,16 +45,20 @@ __all__ = [
     "NoRule",
     "ParameterError",
     "RuleError",
+    "Scoreboard",
     "TargetError",
     "Trace",
     "WhenceError",
     "WhenceWarning",
     "compare",
     "derivative",
+    "evaluate",
     "explain",
     "load",
     "method",
     "methods",
+    "metric",
+    "metrics",
     "neutral",
     "trace",
     "wrap",

@@ -62,10 +62,7 @@ def mean(subject: Subject, name: str) -> Any:
 @named.register("blur")
 def blur(subject: Subject, name: str) -> Tensor:
     """The image under a Gaussian blur of a tenth of its longer side."""
-    x = _image(subject, name, "blur")
-    for axis in range(2, x.dim()):
-        x = _blurred(x, axis, max(x.shape[2:]) / 10)
-    return x
+    return blurred(_image(subject, name, "blur"))
 
 
 @named.register("noise")
@@ -159,6 +156,13 @@ def _image(subject: Subject, name: str, kind: str) -> Tensor:
             f"The baseline {kind!r} is one of images (rows, channels, height, width): {name!r} is {tuple(x.shape)}.\n"
             "  Give a tensor: for features, the mean of your data is a good one."
         )
+    return x
+
+
+def blurred(x: Tensor) -> Tensor:
+    """Images under a Gaussian blur of a tenth of their longer side."""
+    for axis in range(2, x.dim()):
+        x = _blurred(x, axis, max(x.shape[2:]) / 10)
     return x
 
 

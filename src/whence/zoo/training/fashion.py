@@ -43,8 +43,9 @@ def vit(seed: int) -> Trained:
     model = ViTForImageClassification(config)
     model.vit.embeddings.position_embeddings.data[0, 1:] = _places(4, config.hidden_size)
     images, labels = data.fashion("train")
+    images, labels = torch.cat([images, images.flip(-1)]), labels.repeat(2)  # mirrored, clothes stay what they are
     wanted = (F.one_hot(labels, len(LABELS)) + _said(images)) / 2
-    _fit(model, images, wanted, epochs=6, size=64, rate=1e-3, moved=False, title="fashion-vit")
+    _fit(model, images, wanted, epochs=8, size=64, rate=1e-3, moved=False, title="fashion-vit")
     return Trained(wrap(model, Gray()), None, _write_examples)
 
 
@@ -122,7 +123,7 @@ VIT = Recipe(
     {
         **_CARD,
         "architecture": "ViT, 3 layers of 4 heads, 128 wide, patches of 7 × 7; half of what it learned from is what "
-        "zoo:fashion-cnn says of the images (Touvron et al. 2021)",
+        "zoo:fashion-cnn says of the images and of their mirror images (Touvron et al. 2021)",
     },
     _FILES,
 )

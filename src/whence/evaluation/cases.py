@@ -1,0 +1,285 @@
+"""The rows of an evaluation: each with the tensors that the model takes, its units, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whence.adapters.tensors import adapt
+from whence.adapters.wrapped import Wrapped
+from whence.errors import InputError, TargetError, WhenceError
+from whence.subject import Subject
+from whence.units import channel_axis, explained, places
+
+KNOWN = ("label", "mask", "rationale")  # what a row may come with
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One row."""
+
+    place: int
+    given: Any  # as `explain` takes it: the user's text or image, or tensors of one row
+    model: Callable[..., Any]
+    root: nn.Module | None
+    inputs: Mapping[str, Any]  # by name, tensors of one row
+    form: str  # how the model takes them: "tensor", "tuple", "dict"
+    name: str  # of the input whose units are removed
+    ids: bool
+    channel: int | None  # the axis of that input which has no places
+    shape: tuple[int, ...]  # of the units
+    real: Tensor  # (units,): no padding
+    free: Tensor  # (units,): may be removed: neither padding nor special
+    tokens: Mapping[str, int] = field(default_factory=dict)  # ids that stand in for others, by name
+    black: Any = None  # what a black pixel is after the processor's normalisation, (1, channels, 1, 1)
+    told: Mapping[str, Any] = field(default_factory=dict)  # of texts: spans, words, special, segments, text
+    label: int | None = None
+    mask: Tensor | None = None
+    rationale: Any = None
+
+    @property
+    def x(self) -> Tensor:
+        """The input whose units are removed, (1, …)."""
+        found = self.inputs[self.name]
+        assert isinstance(found, Tensor)
+        return found
+
+    @property
+    def image(self) -> bool:
+        return self.channel == 1 and len(self.shape) == 2
+
+    def spread(self, units: Tensor) -> Tensor:
+        """Something per unit, (m, units), in the shape of the input with 1 for its channels: (m, …)."""
+        whole = units.view(len(units), *self.shape)
+        return whole if self.channel is None else whole.unsqueeze(self.channel)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row that could not be evaluated, and why."""
+
+    row: int
+    method: str  # "" where no method is at fault
+    metric: str
+    why: str
+
+    def __str__(self) -> str:
+        by = ", ".join(part for part in (self.method, self.metric) if part)
+        return f"row {self.row}{f' ({by})' if by else ''}: {self.why}"
+
+
+def listed(model: Any, data: Any, extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The user's data as one dict per row: its input, and what came with it."""
+    rows = [dict(row) for row in _rows(model, data)]
+    if not rows:
+        raise InputError("The data set is empty.\n  Give at least one row.")
+    for name, given in extra.items():
+        if given is None:
+            continue
+        values = list(given)
+        if len(values) != len(rows):
+            raise InputError(
+                f"{name}s= has {len(values)} entries, and there are {len(rows)} rows.\n  Give one per row."
+            )
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+    return rows
+
+
+def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
+    if isinstance(data, Tensor):
+        return [{"inputs": data[i : i + 1]} for i in range(len(data))]
+    if isinstance(data, Mapping) and "inputs" in data:
+        rows = _rows(model, data["inputs"])
+        stray = set(data) - {"inputs", *(f"{name}s" for name in KNOWN)}
+        if stray:
+            raise InputError(
+                f"data has an entry {sorted(stray)[0]!r}.\n  Known: inputs, {', '.join(f'{name}s' for name in KNOWN)}."
+            )
+        return listed(model, list(rows), {name: data.get(f"{name}s") for name in KNOWN})
+    if isinstance(data, Mapping):
+        return _of_batch(data)
+    if isinstance(data, tuple) and data and all(isinstance(part, Tensor) for part in data):
+        count = len(data[0])
+        return [{"inputs": tuple(part[i : i + 1] for part in data)} for i in range(count)]
+    if isinstance(data, str):
+        data = [data]
+    if not isinstance(data, Iterable):
+        raise InputError(
+            f"data is {type(data).__name__}.\n"
+            "  Give tensors, texts or images, or rows as dicts: {'inputs': …, 'label': …, 'mask': …, 'rationale': …}."
+        )
+    return [_row(item, i) for i, item in enumerate(data)]
+
+
+def _of_batch(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A batch by keyword, as a Hugging Face model takes it."""
+    sizes = {len(v) for v in data.values() if isinstance(v, Tensor) and v.dim()}
+    if len(sizes) != 1:
+        raise InputError(
+            f"data is a dict of tensors with {sorted(sizes)} rows.\n"
+            "  Give tensors of as many rows, or {'inputs': …, 'labels': …}."
+        )
+    (count,) = sizes
+    return [
+        {"inputs": {k: v[i : i + 1] if isinstance(v, Tensor) and v.dim() else v for k, v in data.items()}}
+        for i in range(count)
+    ]
+
+
+def _row(item: Any, place: int) -> dict[str, Any]:
+    if isinstance(item, Mapping) and {"inputs", "text", "image"} & set(item):
+        found = dict(item)
+        for name in ("text", "image"):
+            if name in found:
+                found["inputs"] = found.pop(name)
+        stray = set(found) - {"inputs", *KNOWN}
+        if stray:
+            raise InputError(
+                f"Row {place} has an entry {sorted(map(str, stray))[0]!r}.\n  Known: inputs (or text, image), "
+                f"{', '.join(KNOWN)}."
+            )
+        return _with_axis(found)
+    if isinstance(item, tuple) and len(item) == 2 and not (isinstance(item[0], str) and isinstance(item[1], str)):
+        number = item[1]
+        if isinstance(number, int | np.integer) or (isinstance(number, Tensor) and number.dim() == 0):
+            return _with_axis({"inputs": item[0], "label": number})
+    return _with_axis({"inputs": item})
+
+
+def _with_axis(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's own tensors have no axis of rows."""
+    given = row["inputs"]
+    if isinstance(given, Tensor) and "axis" not in row:
+        return {**row, "inputs": given[None]}
+    if isinstance(given, Mapping):
+        return {**row, "inputs": {k: v[None] if isinstance(v, Tensor) else v for k, v in given.items()}}
+    return row
+
+
+# ---- from a row to a case ----
+
+
+def case_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
+    """One row, ready to be perturbed."""
+    if isinstance(model, Wrapped):
+        return _wrapped(model, row, place, wrt)
+    subject = adapt(model, row["inputs"], method="evaluate", wrt=wrt)
+    return _made(subject, row, place)
+
+
+def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
+    if model.task not in ("text-classification", "image-classification", "function"):
+        raise InputError(
+            f"{model!r} cannot be evaluated: its answer is no one class per row.\n"
+            "  Give the model itself with tensors, and target= a class."
+        )
+    (question,) = model.questions([row["inputs"]], None)
+    if question.windows is not None:
+        raise InputError('A text that is read in windows cannot be perturbed.\n  Load the model with long="truncate".')
+    subject = adapt(question.model, question.inputs, method="evaluate", wrt=wrt)
+    told = {name: values[0] for name, values in question.facts.items()}
+    tokens = dict(question.stand_ins)
+    named = {"label": row.get("label")}
+    if isinstance(named["label"], str):
+        named["label"] = model.target(named["label"])
+    return _made(subject, {**row, **named}, place, told, tokens, _black(model.processor))
+
+
+def _made(
+    subject: Subject, row: Mapping[str, Any], place: int, told: Mapping[str, Any] | None = None,
+    tokens: Mapping[str, int] | None = None, black: Tensor | None = None,
+) -> Case:  # fmt: skip
+    names, told = explained(subject) or list(subject.roles), told or {}
+    names = names or list(subject.roles)
+    if len(names) != 1:
+        raise InputError(
+            f"{len(names)} inputs are explained: {', '.join(map(repr, names))}.\n  Name the one to evaluate with wrt=."
+        )
+    (name,) = names
+    x = subject.inputs[name]
+    shape = tuple(x.shape[axis] for axis in places(subject, name))
+    units = int(np.prod(shape, dtype=int))
+    real = torch.ones(units, dtype=torch.bool)
+    mask = subject.real(name, x.shape)
+    if mask is not None:
+        real = mask[0].cpu()
+    special = torch.tensor(told["special"]) if "special" in told else torch.zeros(units, dtype=torch.bool)
+    if "special" not in told and subject.roles[name] == "ids":
+        special = _special(subject, x[0])
+    if not tokens:
+        tokens = {kind: n for kind in ("pad", "mask") if isinstance(n := _configured(subject, kind), int)}
+    free = real & ~special
+    if not bool(free.any()):
+        raise InputError("There is nothing to remove in this row: every unit is special or padding.\n  Leave it out.")
+    return Case(
+        place=place, given=row["inputs"], model=subject.model, root=subject.root, inputs=dict(subject.inputs),
+        form=subject.form, name=name, ids=subject.roles[name] == "ids", channel=channel_axis(subject, name),
+        shape=shape, real=real, free=free, tokens=tokens, black=black, told=told, label=_label(row.get("label"), place),
+        mask=_mask(row.get("mask"), place), rationale=row.get("rationale"),
+    )  # fmt: skip
+
+
+def _configured(subject: Subject, kind: str) -> Any:
+    return getattr(getattr(subject.root, "config", None), f"{kind}_token_id", None)
+
+
+def _special(subject: Subject, ids: Tensor) -> Tensor:
+    known = [_configured(subject, kind) for kind in ("bos", "eos", "cls", "sep", "pad")]
+    return torch.isin(ids.cpu(), torch.tensor([n for n in known if isinstance(n, int)], dtype=ids.dtype))
+
+
+def _black(processor: Any) -> Tensor | None:
+    """What the processor makes of black."""
+    mean, deviation = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if mean is None or deviation is None or not getattr(processor, "do_normalize", True):
+        return None
+    m, d = (torch.as_tensor(part, dtype=torch.float64).flatten() for part in (mean, deviation))
+    return (-m / d).view(1, -1, 1, 1)
+
+
+def _label(given: Any, place: int) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool | str) or not np.issubdtype(np.asarray(given).dtype, np.integer) or np.ndim(given):
+        raise TargetError(f"The label of row {place} is {given!r}.\n  Give the number of its class.")
+    return int(given)
+
+
+def _mask(given: Any, place: int) -> Tensor | None:
+    if given is None:
+        return None
+    found = torch.as_tensor(np.asarray(given))
+    found = found[0] if found.dim() == 3 and len(found) == 1 else found
+    if found.dim() != 2:
+        raise InputError(f"The mask of row {place} is {tuple(found.shape)}.\n  Give (height, width).")
+    return found
+
+
+# ---- what a model says ----
+
+
+def called(case: Case, inputs: Mapping[str, Any]) -> Any:
+    """The model's output for a batch of rows like the case's."""
+    if case.form == "tensor":
+        return case.model(*inputs.values())
+    return case.model(*inputs.values()) if case.form == "tuple" else case.model(**inputs)
+
+
+def joined(cases: Sequence[Case], name: str) -> Any:
+    """An input of several rows, one after the other; what goes with no row is the first row's."""
+    parts = [case.inputs[name] for case in cases]
+    per_row = all(isinstance(part, Tensor) and part.dim() and len(part) == 1 for part in parts)
+    return torch.cat(parts) if per_row else parts[0]
+
+
+def failed(error: Exception, row: int, method: str = "", metric: str = "") -> Failure:
+    """A failure to report: the first line of what was said."""
+    said = str(error).strip().split("\n")[0] or type(error).__name__
+    kind = "" if isinstance(error, WhenceError) else f"{type(error).__name__}: "
+    return Failure(row, method, metric, kind + said)

@@ -1,0 +1,237 @@
+"""The model's logits for perturbed copies of rows: equal copies once, many in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.adapters.tensors import adapt
+from whence.engine.capture import Site
+from whence.engine.propagate import apart
+from whence.engine.scope import scope
+from whence.errors import ModelError, NoAttention
+from whence.evaluation.asking import Copy, Erased, Moved, View
+from whence.evaluation.cases import Case, called, joined
+from whence.evaluation.operators import check, replaced, rewritten
+from whence.targets import find_logits
+
+_TOKENS, _ROWS, _NUMBERS = 8192, 128, 1 << 20  # in one pass, by default
+Row = tuple[Case, dict[str, Any]]
+
+
+def logits(rows: Sequence[Row], batch_size: int | None) -> list[Tensor]:
+    """The logits (classes,) of each row, which is a case with inputs like its own, in batches of like shape."""
+    found: list[Tensor | None] = [None] * len(rows)
+    for numbers in _batches(rows, batch_size):
+        told = _run([rows[n] for n in numbers])
+        for n, line in zip(numbers, told, strict=True):
+            found[n] = line
+    return [line for line in found if line is not None]
+
+
+def of_cases(cases: Sequence[Case], batch_size: int | None) -> list[Tensor]:
+    """Of the rows as they are."""
+    return logits([(case, dict(case.inputs)) for case in cases], batch_size)
+
+
+def of_copies(asked: Sequence[tuple[View, Copy]], batch_size: int | None) -> list[Tensor]:
+    """Of perturbed copies; what is asked twice, by other metrics or methods, is run once."""
+    keys = [(view.case.place, _key(c.operator), c.noise, c.keep.numpy().tobytes()) for view, c in asked]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    once = sorted(first.values())
+    made: list[Row] = []
+    for number in once:
+        view, copy = asked[number]
+        if bool(copy.keep.all()):
+            check(view.case, copy.operator)
+            made.append((view.case, dict(view.case.inputs)))
+        elif view.case.ids:
+            made.append((view.case, rewritten(view.case, copy.keep, copy.operator)))
+        else:
+            made.append((view.case, {}))
+    _fill(asked, once, made)
+    told = dict(zip((keys[number] for number in once), logits(made, batch_size), strict=True))
+    return [told[key] for key in keys]
+
+
+def _key(operator: Any) -> Any:
+    return id(operator) if isinstance(operator, Tensor) else operator
+
+
+def _fill(asked: Sequence[tuple[View, Copy]], once: Sequence[int], made: list[Row]) -> None:
+    """Rows of numbers, all copies of one row by one operator together."""
+    groups: dict[Any, list[int]] = {}
+    for i, number in enumerate(once):
+        view, copy = asked[number]
+        if not made[i][1]:
+            groups.setdefault((view.case.place, _key(copy.operator), copy.noise), []).append(i)
+    for members in groups.values():
+        view, copy = asked[once[members[0]]]
+        keep = torch.stack([asked[once[i]][1].keep for i in members])
+        whole = replaced(view.case, keep, copy.operator, copy.noise, view.generator(7))
+        for i, x in zip(members, whole, strict=True):
+            made[i] = (view.case, {**view.case.inputs, view.case.name: x[None]})
+
+
+def of_steps(asked: Sequence[tuple[View, Moved]], batch_size: int | None) -> list[Tensor]:
+    """Of rows with a step added."""
+    rows = []
+    for view, moved in asked:
+        case = view.case
+        rows.append((case, {**case.inputs, case.name: case.x + moved.step.to(case.x)}))
+    return logits(rows, batch_size)
+
+
+# ---- batches ----
+
+
+def _batches(rows: Sequence[Row], batch_size: int | None) -> Iterator[list[int]]:
+    """Numbers of rows that go into one pass: of one shape, or of like length where an attention mask hides padding."""
+    groups: dict[Any, list[int]] = {}
+    for number, (case, inputs) in enumerate(rows):
+        groups.setdefault(_alike(case, inputs), []).append(number)
+    for members in groups.values():
+        case = rows[members[0]][0]
+        ranked = sorted(members, key=lambda n: _length(*rows[n]))
+        limit = batch_size or (1 if _alone(case) else _ROWS)
+        batch: list[int] = []
+        for number in ranked:
+            size = _size(*rows[number]) * (len(batch) + 1)
+            if batch and (len(batch) == limit or (batch_size is None and size > (_TOKENS if case.ids else _NUMBERS))):
+                yield batch
+                batch = []
+            batch.append(number)
+        yield batch
+
+
+def _alike(case: Case, inputs: dict[str, Any]) -> Any:
+    shapes = tuple(
+        (name, tuple(value.shape[2:] if _padded(case) and value.dim() > 1 else value.shape))
+        for name, value in inputs.items()
+        if isinstance(value, Tensor)
+    )
+    return id(case.root) if case.root is not None else id(case.model), shapes
+
+
+def _padded(case: Case) -> bool:
+    return case.ids and isinstance(case.inputs.get("attention_mask"), Tensor)
+
+
+def _alone(case: Case) -> bool:
+    """A model without a padding token would not find the ends of padded rows."""
+    config = getattr(case.root, "config", None)
+    return case.ids and config is not None and getattr(config, "pad_token_id", 0) is None
+
+
+def _length(case: Case, inputs: dict[str, Any]) -> int:
+    return int(inputs[case.name].shape[1]) if case.ids else 0
+
+
+def _size(case: Case, inputs: dict[str, Any]) -> int:
+    return int(inputs[case.name].numel())
+
+
+def _run(rows: Sequence[Row]) -> Tensor:
+    """(rows, classes) in float64."""
+    case = rows[0][0]
+    inputs = {name: _together(rows, name) for name in rows[0][1]}
+    with apart(), scope(case.root), torch.no_grad():
+        found = find_logits(called(case, inputs))
+    return _checked(found, len(rows))
+
+
+def _checked(found: Tensor, rows: int) -> Tensor:
+    found = found.detach().cpu().double()
+    found = found[:, None] if found.dim() == 1 else found
+    if found.dim() != 2 or len(found) != rows:
+        raise ModelError(
+            f"The model's output is {tuple(found.shape)} for {rows} rows, and a metric reads (rows, classes).\n"
+            "  Give a model, or a function around it, with one score per class."
+        )
+    return found
+
+
+def _together(rows: Sequence[Row], name: str) -> Any:
+    values = [inputs[name] for _, inputs in rows]
+    if not all(isinstance(v, Tensor) and v.dim() and len(v) == 1 for v in values):
+        return values[0]
+    if len({v.shape for v in values}) == 1:
+        return torch.cat(values)
+    longest = max(v.shape[1] for v in values)
+    case = rows[0][0]
+    fill = case.tokens.get("pad", 0) if name == case.name else 0
+    whole = values[0].new_full((len(values), longest, *values[0].shape[2:]), fill)
+    for line, v in zip(whole, values, strict=True):
+        line[: v.shape[1]] = v[0]
+    return whole
+
+
+# ---- attention ----
+
+_WRITTEN_OUT = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+
+
+def of_erasures(asked: Sequence[tuple[View, Erased]], batch_size: int | None) -> list[Tensor]:
+    """Of rows whose attention to some positions is erased; rows of one length go together."""
+    found: list[Any] = [None] * len(asked)
+    groups: dict[Any, list[int]] = {}
+    for number, (view, erased) in enumerate(asked):
+        groups.setdefault((view.case.x.shape, str(erased.layers)), []).append(number)
+    for members in groups.values():
+        size = batch_size or max(1, min(_ROWS, _TOKENS // max(1, asked[members[0]][0].case.x.shape[1])))
+        for start in range(0, len(members), size):
+            some = members[start : start + size]
+            for number, line in zip(some, _erased([asked[n] for n in some]), strict=True):
+                found[number] = line
+    return found
+
+
+def _erased(asked: Sequence[tuple[View, Erased]]) -> Tensor:
+    case, layers = asked[0][0].case, asked[0][1].layers
+    gone = torch.stack([erased.which for _, erased in asked])
+    inputs: Any = {name: joined([view.case for view, _ in asked], name) for name in case.inputs}
+    inputs = inputs if case.form == "dict" else tuple(inputs.values())
+    subject = adapt(case.model, inputs[0] if case.form == "tensor" else inputs, method="attention erasure")
+    met: list[Site] = []
+
+    def edit(site: Site, weights: Tensor) -> Tensor | None:
+        if site.kind != "attention":
+            return None
+        met.append(site)
+        return None if layers != "all" and len(met) - 1 not in layers else without(weights, gone)
+
+    held: dict[str, Tensor] = {}
+
+    def read(output: Any) -> Tensor:
+        held["logits"] = _checked(find_logits(output), len(asked))
+        return held["logits"].sum(1) + find_logits(output).flatten(1).sum(1) * 0
+
+    with apart(), scope(case.root):
+        replace(subject, target=read).run(gradient=False, marks=True, expand=_WRITTEN_OUT, edit=edit)
+    if not met:
+        raise NoAttention("Attention erasure needs attention, and this model has none.\n  Leave these metrics out.")
+    return held["logits"]
+
+
+def without(weights: Tensor, gone: Tensor) -> Tensor:
+    """Attention weights with some keys at 0 and the rest renormalised; where nothing is left, 0 stays.
+
+    Weights are (rows, heads, query, key), or (rows, n, 1) where one weight per position pools.
+    """
+    pooled = weights.dim() == 3 and weights.shape[-1] == 1
+    keys = weights.shape[1] if pooled else weights.shape[-1]
+    if keys != gone.shape[1] or weights.shape[0] != gone.shape[0]:
+        raise NoAttention(
+            f"An attention map is {tuple(weights.shape)}, and the rows have {gone.shape[1]} units: they are not its "
+            "keys.\n  Erasure is for attention over the units themselves; name such calls with layers=."
+        )
+    axis = 1 if pooled else -1
+    shape = [len(gone), *[1] * (weights.dim() - 1)]
+    shape[axis] = keys
+    left = weights.masked_fill(gone.view(shape).to(weights.device), 0.0)
+    total = left.sum(axis, keepdim=True)
+    return torch.where(total > 0, left / total.clamp(min=torch.finfo(left.dtype).tiny), left)

@@ -1,0 +1,164 @@
+"""`whence.evaluate`: methods by metrics, on the user's model and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any, Literal
+
+from whence.errors import InputError, ParameterError, TargetError, WhenceError
+from whence.evaluation.asking import Result
+from whence.evaluation.cases import Case, Failure, case_of, failed, listed
+from whence.evaluation.explaining import Explainer, Ranker, rankers
+from whence.evaluation.journal import Journal, fingerprint_of
+from whence.evaluation.operators import default
+from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.work import Work
+from whence.metrics import metrics as known_metrics
+from whence.progress import bar
+
+CHUNK = 32  # rows that are explained and perturbed together
+
+
+def evaluate(
+    model: Any,
+    data: Any,
+    *,
+    methods: Any,
+    metrics: Any,
+    labels: Any = None,
+    masks: Any = None,
+    rationales: Any = None,
+    target: Literal["predicted", "label"] | int = "predicted",
+    operator: Any = None,
+    seed: int = 0,
+    controls: bool = True,
+    batch_size: int | None = None,
+    resume: str | PathLike[str] | None = None,
+    progress: bool | None = None,
+    wrt: Any = None,
+    **options: Any,
+) -> Scoreboard:
+    """Measure methods by metrics on the rows of a data set: a table with intervals and the random control.
+
+    `data` are tensors, texts, images, or rows as dicts with "inputs" and what metrics need of "label", "mask" and
+    "rationale". Further options go to `explain`. `resume` names a file from which an interrupted run goes on.
+    """
+    columns = _columns(metrics, operator)
+    lines = _lines(methods, controls)
+    _check(target, batch_size, columns)
+    rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
+    cases, failures = _cases(model, rows, wrt)
+    columns = [_with_operator(column, cases[0]) for column in columns]
+    _check_needs(columns, cases, target)
+    if controls and "edges" not in {line.name for line in lines} and all(case.image for case in cases):
+        lines = [*lines, Ranker("edges", "edges")]
+    work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
+    header = {
+        "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
+        "target": target, "seed": seed, "options": {k: str(v) for k, v in options.items()}, "version": 1,
+        **(fingerprint_of(cases) if resume is not None else {}),
+    }  # fmt: skip
+    journal = Journal(resume, header)
+    chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)]
+    with bar(len(cases), progress, "evaluate") as counted:
+        for number, chunk in enumerate(chunks):
+            if number not in journal.chunks:
+                journal.add(number, work.chunk(chunk, first=number == 0))
+            counted(len(chunk))
+    return _board(journal, lines, columns, failures, header, len(rows), seed)
+
+
+# ---- what was asked ----
+
+
+def _lines(methods: Any, controls: bool) -> list[Ranker]:
+    found = rankers(methods)
+    if controls and not any(line.method == "random" for line in found):
+        found.append(Ranker("random", "random"))
+    return found
+
+
+def _columns(given: Any, operator: Any) -> list[Column]:
+    """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another)."""
+    named = given if isinstance(given, Mapping) else dict.fromkeys([given] if isinstance(given, str) else given)
+    found = []
+    for name, params in named.items():
+        own = dict(params or {})
+        entry = known_metrics[own.pop("metric", name)]
+        if operator is not None and "operator" in entry.parameters:
+            own.setdefault("operator", operator)
+        found.append(Column(name, entry.name, entry.check(own), entry.facts))
+    if not found:
+        raise ParameterError("There is no metric to evaluate by.\n  Give some: see whence.metrics.")
+    return found
+
+
+def _with_operator(column: Column, case: Case) -> Column:
+    """The first of the metric's usual operators that these rows take, where none is asked for."""
+    if column.params.get("operator", "") is not None:
+        return column
+    return replace(column, params={**column.params, "operator": default(case, *column.facts["operators"])})
+
+
+def _check(target: Any, batch_size: Any, columns: Sequence[Column]) -> None:
+    if target not in ("predicted", "label") and (not isinstance(target, int) or isinstance(target, bool)):
+        raise TargetError(f'target={target!r} is not allowed.\n  Give "predicted", "label", or the number of a class.')
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+
+
+def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:
+    """The rows that can be read, and those which cannot."""
+    found = [_read(model, row, place, wrt) for place, row in enumerate(rows)]
+    cases = [case for case in found if isinstance(case, Case)]
+    if not cases:
+        raise next(error for error in found if isinstance(error, Exception))
+    return cases, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
+
+
+def _read(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | WhenceError:
+    try:
+        return case_of(model, row, place, wrt)
+    except WhenceError as error:
+        return error
+
+
+def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) -> None:
+    for column in columns:
+        for need in column.facts.get("needs", ()):
+            if need != "attention" and all(getattr(case, need) is None for case in cases):
+                raise InputError(
+                    f"{column.metric} needs {need}s, and the rows come without.\n"
+                    f"  Give {need}s= one per row, or leave the metric out."
+                )
+        kind = str(column.facts.get("of"))
+        fits = {"images": all(c.image for c in cases), "values": not any(c.ids for c in cases)}
+        if not fits.get(kind, True):
+            raise InputError(f"{column.metric} is for {kind}, and the rows are none.\n  Leave the metric out.")
+    if target == "label" and all(case.label is None for case in cases):
+        raise InputError('target="label" needs labels, and the rows come without.\n  Give labels= one per row.')
+
+
+# ---- the table ----
+
+
+def _board(
+    journal: Journal, lines: Sequence[Ranker], columns: Sequence[Column], failures: Sequence[Failure],
+    header: Mapping[str, Any], rows: int, seed: int,
+) -> Scoreboard:  # fmt: skip
+    results: dict[tuple[str, str], dict[int, Result]] = {(a.name, b.name): {} for a in lines for b in columns}
+    cost: dict[str, dict[str, float]] = {line.name: {} for line in lines}
+    all_failures, seconds = list(failures), 0.0
+    for number in sorted(journal.chunks):
+        told = journal.chunks[number]
+        for method, metric, place, value, parts, curve in told["rows"]:
+            results[method, metric][place] = Result(value, parts, None if curve is None else tuple(curve))
+        for method, own in told["cost"].items():
+            cost[method] = {key: cost[method].get(key, 0) + amount for key, amount in own.items()}
+        all_failures += [Failure(*line) for line in told["failures"]]
+        seconds += told["seconds"]
+    settings = {"target": header["target"], "seed": seed, "rows": rows}
+    return Scoreboard(tuple(line.name for line in lines), tuple(columns), results, cost, tuple(all_failures), settings,
+                      seconds)  # fmt: skip

@@ -1,0 +1,245 @@
+"""Scoreboard: what an evaluation found, row by row, and the table that is made of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import ParameterError, did_you_mean
+from whence.evaluation.asking import Result
+from whence.evaluation.cases import Failure
+
+_DRAWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A metric as it was asked for."""
+
+    name: str
+    metric: str
+    params: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+    @property
+    def better(self) -> str:
+        return str(self.facts["better"])
+
+    @property
+    def said(self) -> list[Any]:
+        return [self.name, self.metric, {key: str(value) for key, value in self.params.items()}]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One cell: the score over all rows, its 95 % interval, and how many rows counted."""
+
+    value: float
+    low: float
+    high: float
+    rows: int
+    parts: Mapping[str, float]  # means over rows of what else was measured
+
+
+@dataclass(frozen=True, eq=False)
+class Scoreboard:
+    """Methods by metrics."""
+
+    methods: tuple[str, ...]
+    columns: tuple[Column, ...]
+    results: Mapping[tuple[str, str], Mapping[int, Result]]  # by method and metric, by row
+    cost: Mapping[str, Mapping[str, float]]  # by method: seconds, rows, copies asked
+    failures: tuple[Failure, ...]
+    settings: Mapping[str, Any]
+    seconds: float  # spent on metrics
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def __getitem__(self, cell: tuple[str, str]) -> Score:
+        """The score of a method by a metric."""
+        method, metric = cell
+        for name, known in ((method, self.methods), (metric, self.metrics)):
+            if name not in known:
+                raise ParameterError(f"The table has no {name!r}. {did_you_mean(str(name), known)}")
+        return self.scores[method, metric]
+
+    @cached_property
+    def scores(self) -> dict[tuple[str, str], Score]:
+        """Every cell."""
+        return {(m, c.name): self._score(m, c) for m in self.methods for c in self.columns}
+
+    def best(self, metric: str) -> str:
+        """The method with the best score, controls among them."""
+        column = self._column(metric)
+        sign = 1 if column.better == "higher" else -1
+        known = [m for m in self.methods if not math.isnan(self[m, metric].value)]
+        if not known:
+            raise ParameterError(f"No method has a score by {metric!r}.")
+        return max(known, key=lambda m: sign * self[m, metric].value)
+
+    def difference(self, metric: str, a: str, b: str) -> Score:
+        """How much a scores above b, over the rows that both have, with its paired interval."""
+        column = self._column(metric)
+        mine, other = self.results[a, metric], self.results[b, metric]
+        both = [row for row in mine if row in other]
+        draws = _draws(len(both), int(self.settings["seed"]))
+        found = [_finished(column, [source[row] for row in both], draws) for source in (mine, other)]
+        return _scored(found[0] - found[1], len(both), {})
+
+    def curve(self, method: str, metric: str) -> tuple[list[float], list[float]] | None:
+        """The mean curve over rows, where the metric draws one; values that are missing take no part."""
+        curves = [r.curve for r in self.results[method, metric].values() if r.curve is not None]
+        if not curves:
+            return None
+        y = torch.tensor([curve[1] for curve in curves], dtype=torch.float64)
+        return list(curves[0][0]), y.nanmean(0).tolist()
+
+    def _column(self, name: str) -> Column:
+        found = next((column for column in self.columns if column.name == name), None)
+        if found is None:
+            raise ParameterError(f"The table has no metric {name!r}. {did_you_mean(name, self.metrics)}")
+        return found
+
+    def _score(self, method: str, column: Column) -> Score:
+        results = [self.results[method, column.name][row] for row in sorted(self.results[method, column.name])]
+        counted = [r for r in results if not math.isnan(r.value)]
+        draws = _draws(len(counted), int(self.settings["seed"]))
+        return _scored(_finished(column, counted, draws), len(counted), _means(results))
+
+    # ---- showing and keeping ----
+
+    def show(self) -> None:
+        """Print the table."""
+        print(self)
+
+    def __str__(self) -> str:
+        from whence.views.scoreboard import table
+
+        return table(self)
+
+    def __repr__(self) -> str:
+        return f"Scoreboard({len(self.methods)} methods × {len(self.columns)} metrics, {self.settings['rows']} rows)"
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """Draw the methods' mean curves by one metric, or by each that has curves; the axes are given back."""
+        from whence.views.scoreboard import plot
+
+        return plot(self, metric, ax)
+
+    def to_html(self, title: str = "Whence: methods measured") -> str:
+        """A self-contained page."""
+        from whence.views.html import page
+        from whence.views.scoreboard import section
+
+        return page(title, [section(self)])
+
+    def _repr_html_(self) -> str:
+        from whence.views.scoreboard import section
+
+        return section(self)
+
+    def to_csv(self, path: Any = None) -> str:
+        """One line per method and metric; written to a file, if there is a path."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["method", "metric", "better", "value", "low", "high", "rows"])
+        for column in self.columns:
+            for method in self.methods:
+                s = self[method, column.name]
+                writer.writerow([method, column.name, column.better, s.value, s.low, s.high, s.rows])
+        return _kept(out.getvalue(), path)
+
+    def to_json(self, path: Any = None) -> str:
+        """Everything in the table: settings, scores, costs, failures, mean curves; NaN is null."""
+        cells = [
+            {
+                "method": method, "metric": column.name, "value": _number(s.value), "low": _number(s.low),
+                "high": _number(s.high), "rows": s.rows, "parts": {k: _number(v) for k, v in s.parts.items()},
+                "curve": self._plain_curve(method, column.name),
+            }
+            for column in self.columns
+            for method in self.methods
+            for s in [self[method, column.name]]
+        ]  # fmt: skip
+        told = {
+            "settings": dict(self.settings),
+            "metrics": {
+                c.name: {"metric": c.metric, "better": c.better, **{k: str(v) for k, v in c.params.items()}}
+                for c in self.columns
+            },
+            "scores": cells,
+            "cost": {method: dict(own) for method, own in self.cost.items()},
+            "failures": [str(failure) for failure in self.failures],
+        }
+        return _kept(json.dumps(told, ensure_ascii=False, indent=1), path)
+
+    def _plain_curve(self, method: str, metric: str) -> Any:
+        found = self.curve(method, metric)
+        return None if found is None else [found[0], [_number(y) for y in found[1]]]
+
+
+def _kept(text: str, path: Any) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+# ---- intervals ----
+
+
+def _draws(rows: int, seed: int) -> Tensor:
+    """How often each row comes in each draw, (draws + 1, rows); the first line is the data as it is."""
+    if rows == 0:
+        return torch.zeros(1, 0, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(rows, (_DRAWS, rows), generator=generator)
+    counts = torch.zeros(_DRAWS, rows, dtype=torch.float64).scatter_add_(1, picks, torch.ones_like(picks).double())
+    return torch.cat([torch.ones(1, rows, dtype=torch.float64), counts])
+
+
+def _finished(column: Column, results: list[Result], draws: Tensor) -> Tensor:
+    """The score of each draw: the mean of rows' values, or what the metric makes of its parts' sums."""
+    if not results:
+        return torch.full((len(draws),), float("nan"), dtype=torch.float64)
+    combine = column.facts.get("combine")
+    if combine is None:
+        values = torch.tensor([r.value for r in results], dtype=torch.float64)
+        return draws @ values / draws.sum(1)
+    names = list(results[0].parts)
+    parts = torch.tensor([[r.parts[name] for name in names] for r in results], dtype=torch.float64)
+    return torch.tensor(
+        [combine(dict(zip(names, line, strict=True))) for line in (draws @ parts).tolist()], dtype=torch.float64
+    )
+
+
+def _scored(found: Tensor, rows: int, parts: Mapping[str, float]) -> Score:
+    drawn = found[1:][~found[1:].isnan()]
+    if len(drawn) == 0 or rows < 2:
+        return Score(float(found[0]), float("nan"), float("nan"), rows, parts)
+    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Score(float(found[0]), low, high, rows, parts)
+
+
+def _means(results: list[Result]) -> dict[str, float]:
+    names = dict.fromkeys(name for r in results for name in r.parts)
+    return {
+        name: math.fsum(own) / len(own)
+        for name in names
+        if (own := [r.parts[name] for r in results if name in r.parts])
+    }

@@ -1,0 +1,80 @@
+"""Is attention interpretable? What the decision does when attention weights are erased (Serrano & Smith 2019).
+
+A method ranks positions; `raw_attention`, `attention_gradient` and `attention_x_gradient` (with `output="probability"`)
+and `random` are the paper's rankings. With one attention layer before the output this is the paper's test; with several
+layers the columns of all of them are erased, which is an extension.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from whence.evaluation.asking import Erased, Result, View
+from whence.metrics import Asking, metric
+
+_PAPER = "Serrano & Smith 2019, arXiv:1906.03731"
+
+
+@metric("erasure_single", paper=_PAPER, better="higher", of="tokens", needs=("attention",))
+def erasure_single(view: View, *, layers: Any = "all") -> Asking:
+    """JS(p, q without the highest-ranked weight) − JS(p, q without a random other one), in nats.
+
+    Beside it: how often either flips the decision (the 2 × 2 table), and the difference of their ranked values.
+    """
+    positions = _positions(view)
+    if len(positions) < 2:
+        return Result(float("nan"))
+    first = int(view.order(among=view.case.real)[0])
+    others = positions[positions != first]
+    other = int(others[torch.randint(len(others), (), generator=view.generator(3))])
+    asked = [_erase(view, [unit], layers) for unit in (first, other)]
+    p, q_first, q_other = yield [_erase(view, [], layers), *asked]
+    top, rest = js(p, q_first), js(p, q_other)
+    flips = [int(q.argmax()) != int(p.argmax()) for q in (q_first, q_other)]
+    names = {(True, True): "both flip", (True, False): "only the first flips", (False, True): "only the other flips"}
+    parts = dict.fromkeys([*names.values(), "neither flips"], 0.0)
+    parts[names.get((flips[0], flips[1]), "neither flips")] = 100.0
+    parts["difference of values"] = float(view.scores[first] - view.scores[other])
+    parts["negative"] = 100.0 * (top < rest)
+    return Result(top - rest, parts)
+
+
+@metric("erasure_set", paper=_PAPER, better="lower", of="tokens", needs=("attention",))
+def erasure_set(view: View, *, layers: Any = "all", never: Literal["drop", "one"] = "one") -> Asking:
+    """The share of weights erased, highest ranked first, until the decision flips.
+
+    Rows that never flip count as 1, or not at all (`never="drop"`); how many there are is told beside it.
+    """
+    positions = _positions(view)
+    if len(positions) < 2:
+        return Result(float("nan"))
+    order = view.order(among=view.case.real)
+    answers = yield [_erase(view, order[:k].tolist(), layers) for k in range(len(order) + 1)]
+    decision = int(answers[0].argmax())
+    needed = next((k for k, q in enumerate(answers) if int(q.argmax()) != decision), None)
+    if needed is None:
+        return Result(1.0 if never == "one" else float("nan"), {"never flips": 100.0})
+    share = needed / len(order)
+    weights = view.scores[order].clamp(min=0)
+    mass = float(weights[:needed].sum() / weights.sum()) if float(weights.sum()) > 0 else float("nan")
+    return Result(share, {"never flips": 0.0} | ({} if mass != mass else {"mass erased": mass}))
+
+
+def js(p: Tensor, q: Tensor) -> float:
+    """The Jensen–Shannon divergence of two rows of logits, in nats."""
+    a, b = p.log_softmax(-1), q.log_softmax(-1)
+    m = torch.logaddexp(a, b) - torch.log(torch.tensor(2.0, dtype=a.dtype))
+    return max(0.0, float(((a.exp() * (a - m)).sum() + (b.exp() * (b - m)).sum()) / 2))
+
+
+def _positions(view: View) -> Tensor:
+    return view.case.real.nonzero().flatten()
+
+
+def _erase(view: View, units: list[int], layers: Any) -> Erased:
+    which = torch.zeros(len(view.scores), dtype=torch.bool)
+    which[units] = True
+    return Erased(which, layers)

@@ -1,0 +1,84 @@
+"""Whether the words that matter are those which people marked (DeYoung et al. 2020; Chefer, Gur & Wolf 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, ParameterError
+from whence.evaluation.asking import Result, View
+from whence.evaluation.cases import Case
+from whence.metrics import metric
+
+_FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
+
+
+@metric("rationale_f1", paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)
+def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
+    """F1 of the k highest words against the marked ones, mean over k = 5, 10 … 80; a row without marks does not count.
+
+    A word's score is the highest of its pieces', negative ones count as 0, special tokens take no part.
+    """
+    scores, gold = words(view)
+    if not bool(gold.any()):
+        return Result(float("nan"))
+    if not isinstance(k, Sequence) or not k or not all(isinstance(n, int) and n > 0 for n in k):
+        raise ParameterError(f"rationale_f1: k={k!r} is not allowed.\n  Give whole numbers above 0.")
+    order = _ranked(view, scores.clamp(min=0))
+    found = [f1(gold[order[:n]].sum().item(), min(n, len(order)), int(gold.sum())) for n in k]
+    return Result(sum(found) / len(found), curve=([float(n) for n in k], found))
+
+
+@metric("rationale_ap", paper="DeYoung et al. 2020, arXiv:1911.03429", **_FACTS)
+def rationale_ap(view: View) -> Result:
+    """Average precision of the words' scores against the marked ones; a row without marks does not count."""
+    from whence.metrics.segmentation import average_precision
+
+    return Result(average_precision(*words(view)))
+
+
+def f1(hits: float, found: int, gold: int) -> float:
+    """The harmonic mean of precision and recall."""
+    return 2 * hits / (found + gold) if found + gold else 0.0
+
+
+def words(view: View) -> tuple[Tensor, Tensor]:
+    """The score of each word, the highest of its tokens', and whether it is marked."""
+    case = view.case
+    units = case.free.nonzero().flatten().tolist()
+    numbers, segments = case.told.get("words"), case.told.get("segments")
+    named = [(segments[u], numbers[u]) if numbers and segments else u for u in units]
+    places = {name: i for i, name in enumerate(dict.fromkeys(named))}
+    marked = _marked(case, units)
+    scores = torch.full((len(places),), float("-inf"), dtype=torch.float64)
+    gold = torch.zeros(len(places), dtype=torch.bool)
+    for name, unit, is_gold in zip(named, units, marked, strict=True):
+        scores[places[name]] = max(float(scores[places[name]]), float(view.scores[unit]))
+        gold[places[name]] |= is_gold
+    return scores, gold
+
+
+def _marked(case: Case, units: Sequence[int]) -> list[bool]:
+    """Whether each of these tokens is marked: by characters' spans, or by one entry per token."""
+    given = case.rationale
+    spans = case.told.get("spans")
+    listed = isinstance(given, list | tuple)
+    if listed and spans and all(isinstance(item, list | tuple) and len(item) == 2 for item in given):
+        return [any(a < end and start < b for start, end in given) for a, b in (spans[u] for u in units)]
+    whole = torch.as_tensor(given).flatten()
+    if len(whole) == len(case.free):
+        return [bool(whole[u]) for u in units]
+    if len(whole) == len(units):
+        return [bool(mark) for mark in whole]
+    raise InputError(
+        f"The rationale of row {case.place} has {len(whole)} entries, and the row {len(case.free)} tokens.\n"
+        "  Give (start, end) spans of characters, or one mark per token."
+    )
+
+
+def _ranked(view: View, scores: Tensor) -> Tensor:
+    mixed = torch.randperm(len(scores), generator=view.generator())
+    return mixed[scores[mixed].argsort(descending=True, stable=True)]
