@@ -1,0 +1,370 @@
+"""Evaluations as users run them: texts, interrupted runs, bad input, the table; and other libraries' numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whence
+from tests.test_evaluation import IMAGES, MASKS, Linear, Pooled, X, every, image_model, small
+from whence.evaluation import work
+
+
+def texts(**more: Any) -> list[dict[str, Any]]:
+    found = [
+        "A warm, funny and beautifully acted little film.",
+        "The plot is dull, and nothing in it is worth the time.",
+        "Not bad at all, though the ending drags on and on.",
+    ]
+    return [{"text": text, **more} for text in found]
+
+
+# ---- texts ----
+
+
+@pytest.fixture(scope="module")
+def sentiment() -> Any:
+    return whence.load("zoo:sentiment")
+
+
+def test_texts_with_labels_and_rationales(sentiment: Any) -> None:
+    rows = texts(label="positive", rationale=[(2, 6)])
+    names = ["comprehensiveness", "log_odds", "perturbation_negative", "rationale_f1", "rationale_ap", "erasure_set"]
+    board = whence.evaluate(sentiment, rows, methods=["attcat", "integrated_gradients"], metrics=names)
+    assert board.methods == ("attcat", "integrated_gradients", "random")
+    assert not board.failures
+    assert all(board[m, c].rows == 3 for m in board.methods for c in names)
+
+
+def test_a_token_is_deleted_by_its_id_and_special_ones_stay(sentiment: Any) -> None:
+    """Comprehensiveness of one text, by hand on its ids."""
+    text = texts()[0]["text"]
+    board = whence.evaluate(sentiment, [text], methods=["attcat"], metrics={"comprehensiveness": {"k": 20}})
+    a = whence.explain(sentiment, text, method="attcat")
+    ids = torch.tensor(sentiment.tokenizer(text)["input_ids"])
+    free = (~torch.tensor(a.special[0])).nonzero().flatten()
+    order = free[a.values[0][free].argsort(descending=True)]
+    keep = torch.ones(len(ids), dtype=torch.bool)
+    keep[order[: math.ceil(0.2 * len(free))]] = False
+    with torch.no_grad():
+        p = [sentiment.model(input_ids=some[None]).logits.softmax(1)[0, int(a.target)] for some in (ids, ids[keep])]
+    assert board["attcat", "comprehensiveness"].value == pytest.approx(float(p[0] - p[1]), abs=1e-5)
+
+
+@pytest.mark.parametrize("operator", ["delete", "mask", "pad", "zero", 5])
+def test_every_way_to_remove_a_token(sentiment: Any, operator: Any) -> None:
+    board = whence.evaluate(sentiment, texts(), methods=["attcat"], metrics=["aopc"], operator=operator)
+    assert board["attcat", "aopc"].value > board["random", "aopc"].value
+    assert board.columns[0].params["operator"] == operator
+
+
+def test_rationales_by_words(sentiment: Any) -> None:
+    """The marked word is the highest one: F1 with k words is 2 / (k + 1); the score of a word is its best piece's."""
+    text = texts()[0]["text"]
+    start = text.index("beautifully")
+    span = (start, start + len("beautifully"))
+    tokens = whence.explain(sentiment, text, method="random")
+    high = torch.tensor([[float(a >= span[0] and b <= span[1] and b > a) for a, b in tokens.spans[0]]])  # type: ignore[index]
+    board = whence.evaluate(
+        sentiment, [{"text": text, "rationale": [span]}], methods={"given": lambda m, x, t: high}, controls=False,
+        metrics={"rationale_f1": {"k": [1, 3]}, "rationale_ap": None},
+    )  # fmt: skip
+    assert board["given", "rationale_f1"].value == pytest.approx((1 + 2 / 4) / 2)
+    assert board["given", "rationale_ap"].value == 1
+
+
+def test_marks_by_token_and_rows_without_marks(sentiment: Any) -> None:
+    rows = texts()
+    count = len(whence.explain(sentiment, rows[0]["text"], method="random").units[0])  # type: ignore[index]
+    rows[0]["rationale"] = [0, 1, *[0] * (count - 2)]
+    rows[1]["rationale"] = []
+    rows[2]["rationale"] = [1, 0]
+    board = whence.evaluate(sentiment, rows, methods=["attcat"], metrics=["rationale_ap"])
+    assert board["attcat", "rationale_ap"].rows == 1
+    assert "row 2 (attcat, rationale_ap): The rationale of row 2 has 2 entries" in str(board.failures[0])
+
+
+# ---- interrupted runs ----
+
+
+class Stopped(BaseException):
+    """Like Ctrl-C."""
+
+
+def run(path: Path | None, **more: Any) -> whence.Scoreboard:
+    x = torch.randn(7, 10, generator=torch.Generator().manual_seed(0))
+    names = ["comprehensiveness", "aopc", "infidelity", "sensitivity_max"]
+    given = {"methods": ["integrated_gradients", "smoothgrad"], "metrics": names, "resume": path, **more}
+    return whence.evaluate(small(), x, **given)
+
+
+def test_an_interrupted_run_goes_on_and_its_table_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    whole = run(None)
+    file = tmp_path / "run.jsonl"
+    real, calls = work.Work.chunk, []
+
+    def chunk(self: Any, cases: Any, first: bool) -> Any:
+        calls.append(len(cases))
+        if len(calls) == 3:
+            raise Stopped
+        return real(self, cases, first)
+
+    monkeypatch.setattr(work.Work, "chunk", chunk)
+    with pytest.raises(Stopped):
+        run(file)
+    with file.open("a") as half:
+        half.write('{"chunk": 2, "rows": [["integr')  # cut short as it was written
+    resumed = run(file)
+    assert calls == [2, 2, 2, 2, 1]
+    assert resumed.to_csv() == whole.to_csv()
+    assert torch.equal(every(resumed), every(whole))
+    assert run(file).to_csv() == whole.to_csv()  # everything is there
+    assert len(calls) == 5
+
+
+def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    run(file)
+    with pytest.raises(whence.FileError, match="belongs to an evaluation with other seed"):
+        run(file, seed=1)
+    with pytest.raises(whence.FileError, match="with other methods"):
+        run(file, methods=["gradient"])
+    with pytest.raises(whence.FileError, match="with other rows"):
+        whence.evaluate(
+            small(), torch.zeros(7, 10), methods=["integrated_gradients", "smoothgrad"], resume=file,
+            metrics=["comprehensiveness", "aopc", "infidelity", "sensitivity_max"],
+        )  # fmt: skip
+    other = tmp_path / "other"
+    other.write_bytes(b"\x80\x04 not JSON")
+    with pytest.raises(whence.FileError, match="no result file"):
+        run(other)
+    assert other.read_bytes() == b"\x80\x04 not JSON"
+    with pytest.raises(whence.FileError, match="no place for a result file"):
+        run(tmp_path)
+
+
+# ---- bad input ----
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"metrics": ["perturbation_positive"]}, whence.InputError, "needs labels, and the rows come without"),
+        ({"metrics": ["segmentation_iou"]}, whence.InputError, "needs masks, and the rows come without"),
+        ({"metrics": ["rationale_f1"]}, whence.InputError, "needs rationales"),
+        ({"metrics": ["road_morf"]}, whence.InputError, "road_morf is for images"),
+        ({"metrics": ["erasure_set"], "methods": ["gradient"]}, whence.NoAttention, "this model has none"),
+        ({"metrics": ["comprehensivness"]}, whence.MethodError, "Did you mean 'comprehensiveness'"),
+        ({"methods": ["gradeint"]}, whence.MethodError, "Did you mean 'gradient'"),
+        ({"methods": ["raw_attention"]}, whence.NoAttention, "raw_attention"),
+        ({"methods": []}, whence.InputError, "There is no method"),
+        ({"methods": ["gradient", "gradient"]}, whence.InputError, "listed twice"),
+        ({"metrics": []}, whence.ParameterError, "There is no metric"),
+        ({"metrics": {"aopc": {"k": [0]}}}, whence.ParameterError, "percentages above 0"),
+        ({"metrics": {"aopc": {"bogus": 1}}}, whence.ParameterError, "has no parameter 'bogus'"),
+        ({"data": []}, whence.InputError, "The data set is empty"),
+        ({"data": X[:0]}, whence.InputError, "The data set is empty"),
+        ({"data": 7}, whence.InputError, "data is int"),
+        ({"data": [{"inputs": X[0], "lable": 1}]}, whence.InputError, "Row 0 has an entry 'lable'"),
+        ({"labels": [1]}, whence.InputError, "has 1 entries, and there are 6 rows"),
+        ({"labels": ["yes"] * 6, "metrics": ["perturbation_positive"]}, whence.TargetError, "The label of row 0"),
+        ({"target": "label"}, whence.InputError, "needs labels"),
+        ({"target": "best"}, whence.TargetError, 'Give "predicted"'),
+        ({"operator": "blurr"}, whence.ParameterError, "is none for numbers"),
+        ({"operator": "blur"}, whence.ParameterError, "is for images"),
+        ({"operator": torch.zeros(3)}, whence.InputError, "Give one of the row's shape"),
+        ({"batch_size": 0}, whence.ParameterError, "at least 1"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_a_name(given: dict[str, Any], error: type[Exception], said: str) -> None:
+    call: dict[str, Any] = {"data": X, "methods": ["gradient"], "metrics": ["aopc"], **given}
+    with pytest.raises(error, match=said):
+        whence.evaluate(Linear(), call.pop("data"), **call)
+
+
+def test_masks_of_another_form() -> None:
+    with pytest.raises(whence.InputError, match="of another form"):
+        whence.evaluate(
+            image_model(), IMAGES, methods=["gradient"], metrics=["segmentation_iou"], masks=torch.ones(4, 3, 9)
+        )
+    with pytest.raises(whence.InputError, match=r"The mask of row 0 is \(36,\)"):
+        whence.evaluate(image_model(), IMAGES, methods=["gradient"], metrics=["pointing_game"], masks=MASKS.flatten(1))
+
+
+def test_one_class_only() -> None:
+    """A regression, or a model of one logit: its score is measured as it is, or as a binary probability."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 1))
+    board = whence.evaluate(model, X, methods=["input_x_gradient"], metrics={"aopc": {"output": "logit"}})
+    assert board["input_x_gradient", "aopc"].value > board["random", "aopc"].value
+    flat = whence.evaluate(lambda x: model(x)[:, 0], X, methods=["input_x_gradient"], metrics=["aopc"])
+    assert flat["input_x_gradient", "aopc"].rows == 6
+
+
+def test_a_row_that_fails_is_reported_and_the_rest_go_on() -> None:
+    rows = X.clone()
+    rows[2, 3] = float("nan")
+    board = whence.evaluate(Linear(), list(rows), methods=["gradient"], metrics=["aopc"])
+    assert [failure.row for failure in board.failures] == [2]
+    assert "holds nan" in board.failures[0].why
+    assert board["gradient", "aopc"].rows == 5
+
+
+def test_attributions_that_are_not_finite_are_reported() -> None:
+    def sometimes(model: Any, x: Tensor, target: Tensor) -> Tensor:
+        return torch.where(x[:, :1] == X[1, 0], float("nan"), x)
+
+    board = whence.evaluate(Linear(), X, methods={"sometimes": sometimes, "gradient": None}, metrics=["aopc"])
+    assert [(f.row, f.method) for f in board.failures] == [(1, "sometimes")]
+    assert (board["sometimes", "aopc"].rows, board["gradient", "aopc"].rows) == (5, 6)
+    with pytest.raises(whence.InputError, match="not finite"):
+        whence.evaluate(Linear(), X, methods={"never": lambda m, x, t: x * float("nan")}, metrics=["aopc"])
+
+
+def test_a_model_that_raises_for_one_row_fails_for_that_row() -> None:
+    class Fragile(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if bool((x.flatten(1) == X[4, 0]).any()):
+                raise RuntimeError("boom")
+            return super().forward(x)
+
+    board = whence.evaluate(Fragile(), X, methods=["gradient"], metrics=["aopc"])
+    assert {(f.row, f.why) for f in board.failures} == {(4, "RuntimeError: boom")}
+    assert board["gradient", "aopc"].rows == 5
+
+
+def test_erasure_needs_attention_over_the_units() -> None:
+    board = whence.evaluate(
+        Pooled(), {"input_ids": torch.tensor([[1, 2, 3]])}, methods=["gradient"], metrics=["erasure_set"]
+    )
+    assert board["gradient", "erasure_set"].rows == 1
+
+
+# ---- the table ----
+
+
+@pytest.fixture(scope="module")
+def board() -> whence.Scoreboard:
+    hostile = {"<script>alert(1)</script>": lambda m, x, t: x, "gradient": None}
+    return whence.evaluate(small(), X, methods=hostile, metrics=["comprehensiveness", "sufficiency", "log_odds"])
+
+
+def test_the_table_says_what_is_better_and_how_it_was_measured(board: whence.Scoreboard) -> None:
+    shown = str(board)
+    assert "comprehensiveness ↑" in shown
+    assert "sufficiency ↓" in shown
+    assert "operator=zero" in shown
+    assert "95 % bootstrap" in shown
+    assert repr(board) == "Scoreboard(3 methods × 3 metrics, 6 rows)"
+
+
+def test_hostile_names_are_text(board: whence.Scoreboard) -> None:
+    for page in (board.to_html(), board._repr_html_()):
+        assert "<script>" not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO(board.to_csv(tmp_path / "b.csv"))))
+    assert len(lines) == 9
+    assert float(lines[1]["value"]) == board["gradient", "comprehensiveness"].value
+    told = json.loads(board.to_json())
+    assert told["metrics"]["log_odds"]["better"] == "lower"
+    assert {cell["metric"] for cell in told["scores"] if cell["curve"]} == {"comprehensiveness", "sufficiency"}
+    assert (tmp_path / "b.csv").read_text() == board.to_csv()
+
+
+def test_curves_are_drawn(board: whence.Scoreboard) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = board.plot("comprehensiveness")
+    assert len(axes.lines) == 3
+    assert len(board.plot()) == 2
+    with pytest.raises(whence.ParameterError, match="no curve"):
+        board.plot("log_odds")
+    assert board.to_html().count("<polyline") == 6
+
+
+def test_intervals_hold_the_score_and_differences_are_paired(board: whence.Scoreboard) -> None:
+    cell = board["gradient", "comprehensiveness"]
+    assert cell.low <= cell.value <= cell.high
+    same = board.difference("comprehensiveness", "gradient", "gradient")
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    apart = board.difference("comprehensiveness", "gradient", "random")
+    assert apart.value == pytest.approx(cell.value - board["random", "comprehensiveness"].value)
+    assert board.best("comprehensiveness") in board.methods
+    with pytest.raises(whence.ParameterError, match="Did you mean 'gradient'"):
+        board["gradeint", "comprehensiveness"]
+
+
+def test_one_row_has_no_interval() -> None:
+    cell = whence.evaluate(small(), X[:1], methods=["gradient"], metrics=["aopc"])["gradient", "aopc"]
+    assert math.isnan(cell.low)
+    assert not math.isnan(cell.value)
+
+
+# ---- other libraries ----
+
+
+def given_noise(monkeypatch: pytest.MonkeyPatch, draws: Tensor) -> None:
+    """The same noise for both: one draw after the other."""
+    left = list(draws)
+    monkeypatch.setattr(torch, "randn", lambda *a, **k: left.pop(0))
+    monkeypatch.setattr(torch, "rand", lambda *a, **k: left.pop(0))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_infidelity_is_captums(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from captum.metrics import infidelity
+
+    model, x = small().double(), X[:1].double()
+    draws = torch.randn(12, 1, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = int(model(x).argmax())
+    phi = whence.explain(model, x, method="gradient", target=target).raw
+    steps = iter(0.2 * draws)
+
+    def perturb(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        step = torch.cat([next(steps) for _ in range(len(inputs))])
+        return step, inputs - step
+
+    wanted = infidelity(model, perturb, x, phi, target=target, n_perturb_samples=12, normalize=scaled)
+    given_noise(monkeypatch, draws)
+    found = whence.evaluate(
+        model, x, methods={"given": lambda m, x, t: phi}, controls=False,
+        metrics={"infidelity": {"kind": "noise", "samples": 12, "scaled": scaled}},
+    )  # fmt: skip
+    assert found["given", "infidelity"].value == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_sensitivity_max_is_captums(monkeypatch: pytest.MonkeyPatch) -> None:
+    from captum.metrics import sensitivity_max
+
+    model, x = small().double(), X[:1].double()
+    draws = torch.rand(10, 1, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    steps = iter(0.3 * (2 * draws - 1))
+    target = int(model(x).argmax())
+
+    def perturb(inputs: Any) -> Tensor:
+        given = inputs[0] if isinstance(inputs, tuple) else inputs
+        return given + torch.cat([next(steps) for _ in range(len(given))])
+
+    def phi(inputs: Any) -> Any:
+        given = inputs[0] if isinstance(inputs, tuple) else inputs
+        return whence.explain(model, given, method="input_x_gradient", target=target).raw
+
+    wanted = sensitivity_max(phi, x, perturb_func=perturb, n_perturb_samples=10, norm_ord=2)
+    given_noise(monkeypatch, draws)
+    found = whence.evaluate(
+        model, x, methods=["input_x_gradient"], metrics={"sensitivity_max": {"radius": 0.3}}, controls=False
+    )
+    assert found["input_x_gradient", "sensitivity_max"].value == pytest.approx(float(wanted), abs=1e-6)
