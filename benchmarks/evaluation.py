@@ -1,7 +1,7 @@
 """What an evaluation costs: `python -m benchmarks.evaluation [--posts N]`.
 
-8 methods by 6 metrics on posts of SemEval-2021 with bert-tiny-toxicity, and, on fewer of them, `evaluate` against a loop
-that runs one perturbed copy at a time, as one would write it by hand; both in one process, with the same numbers.
+8 methods by 6 metrics on posts of SemEval-2021 with bert-tiny-toxicity, and, on fewer of them, `evaluate` against a
+loop that runs one perturbed copy at a time, as one would write it by hand; both in one process, with the same numbers.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from whence.evaluation.asking import Result
 from whence.evaluation.road import imputed
 from whence.metrics.erasure import js
 from whence.metrics.randomisation import spearman
@@ -295,7 +294,9 @@ def test_a_method_that_does_not_hear_of_weights_keeps_its_answer() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     board = whence.evaluate(
         model, X, methods={"input": lambda m, x, target: x, "gradient": None},
-        metrics={"model_randomisation": {"stages": 2}, "alone": {"metric": "model_randomisation", "order": "independent"}},
+        metrics={
+            "model_randomisation": {"stages": 2}, "alone": {"metric": "model_randomisation", "order": "independent"}
+        },
     )  # fmt: skip
     assert board["input", "model_randomisation"].value == pytest.approx(1)
     assert board["random", "model_randomisation"].value == pytest.approx(1)

@@ -360,7 +360,7 @@ def test_sensitivity_max_is_captums(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def phi(inputs: Any) -> Any:
         given = inputs[0] if isinstance(inputs, tuple) else inputs
-        return whence.explain(model, given, method="input_x_gradient", target=target).raw
+        return (whence.explain(model, given, method="input_x_gradient", target=target).raw,)
 
     wanted = sensitivity_max(phi, x, perturb_func=perturb, n_perturb_samples=10, norm_ord=2)
     given_noise(monkeypatch, draws)
