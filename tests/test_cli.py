@@ -15,7 +15,7 @@ import pytest
 import whence
 from tests.test_views import chromium
 from whence.cli import main, parser
-from whence.demo import CASES, DERIVATIVES
+from whence.demo import CASES
 
 pytest.importorskip("transformers")
 TEXT = "How many moons does Jupiter have?"
@@ -324,7 +324,7 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     parts = {part.split("</h4>")[0]: part for part in sentence.split("<h4>")[1:]}
     for name in whence.methods:
         if name in parts:
-            assert ("sums of magnitudes over each embedding" in parts[name]) == (name in DERIVATIVES), name
+            assert ("sums of magnitudes over each embedding" in parts[name]) == bool(methods[name].facts.get("slope")), name
             assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 

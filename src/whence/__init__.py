@@ -22,6 +22,7 @@ from whence.errors import (
     WhenceError,
     WhenceWarning,
 )
+from whence.evaluation.recommending import Recommendation, recommend
 from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard
 from whence.methods import method, methods
@@ -44,6 +45,7 @@ __all__ = [
     "NoAttention",
     "NoRule",
     "ParameterError",
+    "Recommendation",
     "RuleError",
     "Scoreboard",
     "TargetError",
@@ -60,6 +62,7 @@ __all__ = [
     "metric",
     "metrics",
     "neutral",
+    "recommend",
     "trace",
     "wrap",
 ]

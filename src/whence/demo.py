@@ -44,7 +44,6 @@ CASES = (
          "atoms and bonds are coloured.", 3, lambda model, given: "NR-AhR"),
 )  # fmt: skip
 
-DERIVATIVES = ("gradient", "smoothgrad", "deconvnet", "guided_backprop")  # slopes, not shares of the score
 MAGNITUDES = (
     "Shown are sums of magnitudes over each embedding, so red says how much, not for what: signed slopes are "
     "no shares of the score, and under a LayerNorm they sum to 0."
@@ -89,7 +88,7 @@ def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, 
     left: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for name in methods:
-        sized = name in DERIVATIVES and "image" not in model.task
+        sized = methods[name].facts.get("slope", False) and "image" not in model.task
         channels = "sum_abs" if sized else None
         try:
             with _warned() as warned:

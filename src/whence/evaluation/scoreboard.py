@@ -213,6 +213,13 @@ def _draws(rows: int, seed: int) -> Tensor:
     return torch.cat([torch.ones(1, rows, dtype=torch.float64), counts])
 
 
+def interval(values: Tensor, seed: int = 0) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the mean of rows' values."""
+    draws = _draws(len(values), seed)
+    found = _scored(draws @ values / draws.sum(1), len(values), {})
+    return found.low, found.high
+
+
 def _finished(column: Column, results: list[Result], draws: Tensor) -> Tensor:
     """The score of each draw: the mean of rows' values, or what the metric makes of its parts' sums."""
     if not results:

@@ -15,7 +15,7 @@ from whence.subject import Subject
 EVERYWHERE: dict[str, Rule] = {"*": derivative}
 
 
-@method("gradient", paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034")
+@method("gradient", paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034", slope=True)
 def gradient(
     subject: Subject,
     *,

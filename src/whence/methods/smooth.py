@@ -18,7 +18,7 @@ from whence.registry import Bounds
 from whence.subject import Subject
 
 
-@method("smoothgrad", paper="Smilkov et al. 2017, arXiv:1706.03825")
+@method("smoothgrad", paper="Smilkov et al. 2017, arXiv:1706.03825", slope=True)
 def smoothgrad(
     subject: Subject,
     *,
