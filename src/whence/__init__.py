@@ -27,12 +27,14 @@ from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard
 from whence.methods import method, methods
 from whence.metrics import metric, metrics
+from whence.properties import AxiomTable, axioms
 from whence.references import neutral
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Attribution",
+    "AxiomTable",
     "BaselineError",
     "Call",
     "Comparison",
@@ -52,6 +54,7 @@ __all__ = [
     "Trace",
     "WhenceError",
     "WhenceWarning",
+    "axioms",
     "compare",
     "derivative",
     "evaluate",

@@ -1,0 +1,152 @@
+"""Tables of properties, printed and as HTML."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from whence.methods import methods
+from whence.properties.register import properties
+from whence.properties.table import MEANING
+from whence.views.html import page, text
+from whence.views.terminal import table
+
+if TYPE_CHECKING:
+    from whence.properties.table import AxiomTable, Cell
+    from whence.properties.toys import Entry, SeedTable
+
+_WASH = {"yes": "rgba(46,160,67,.22)", "no": "rgba(218,54,51,.22)", "not refuted": "rgba(187,128,9,.2)", "–": "none"}
+_WIDTH = 118
+
+
+def _lead(t: AxiomTable) -> str:
+    legend = "; ".join(f"{verdict}: {meaning}" for verdict, meaning in MEANING.items())
+    rows = t.facts["rows"]
+    return (
+        f"Measured on {rows} row{'s' * (rows != 1)}, at most {t.facts['features']} units of each. A violation up to "
+        f"{t.facts['tolerance']:g} counts as rounding. {legend}."
+    )
+
+
+def _short(name: str) -> str:
+    return str(properties[name].facts.get("short", name))
+
+
+def _yes(reference: bool) -> str:
+    return "yes" if reference else "no"
+
+
+# ---- printed ----
+
+
+def printed(t: AxiomTable) -> str:
+    """The table, one line per method, and the witness of each cell that says no."""
+    heads = ["method", "reference", *map(_short, t.properties)]
+    lines = [[m, _yes(t.reference[m]), *(str(t[m, name]) for name in t.properties)] for m in t.methods]
+    return "\n".join([table(heads, lines), "", *_wrapped(_lead(t)), *_witnesses(t), *_reasons(t)])
+
+
+def _witnesses(t: AxiomTable) -> list[str]:
+    found = [line for cell in t.failing for line in _wrapped(f"{cell.method}, {cell.property}: {cell.witness}", "  ")]
+    return ["", "Witnesses", *found] if found else []
+
+
+def _reasons(t: AxiomTable) -> list[str]:
+    """Why cells were not measured, each reason once per method."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for cell in t.cells.values():
+        if cell.verdict == "–":
+            said.setdefault((cell.method, cell.note), []).append(cell.property)
+    found = []
+    for (method, note), names in said.items():
+        what = "" if len(names) == len(t.properties) else f" ({', '.join(names)})"
+        found += _wrapped(f"{method}{what}: {note}", "  ")
+    return ["", "Not measured", *found] if found else []
+
+
+def printed_seed(t: SeedTable) -> str:
+    """One line per property, what the seed says → what is measured; a star where a counter-example is listed below."""
+    names = list(dict.fromkeys(name for _, name in t.entries))
+    of = list(t.reference)
+    lines = [["reference-based", *(_yes(t.reference[m]) for m in of)]]
+    lines += [[name.replace("_", " "), *(str(t[m, name]) for m in of)] for name in names]
+    found = []
+    for e in t.entries.values():
+        if e.where:
+            found += _wrapped(f"{e.method}, {e.property}: {e.where}", "  ")
+    beside = [line for e in t.entries.values() for a in e.against for line in _wrapped(f"{_of(e)}: {a}", "  ")]
+    return "\n".join(
+        [table(["the seed → measured", *of], lines), "", "Witnesses", *found]
+        + (["", "* Counter-examples beyond the seed's functions", *beside] if beside else [])
+    )
+
+
+def _of(entry: Entry) -> str:
+    return f"{entry.method}, {entry.property} (the seed: {entry.seed or 'open'})"
+
+
+def _wrapped(line: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(line, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
+
+
+# ---- HTML ----
+
+
+def page_of(t: AxiomTable, title: str) -> str:
+    return page(title, [section(t), _explained(t)])
+
+
+def section(t: AxiomTable) -> str:
+    """The table, a witness on each cell and the failing ones as a list."""
+    heads = "".join(f"<th>{text(head)}</th>" for head in ("method", "reference-based", *map(_short, t.properties)))
+    body = "".join(
+        f"<tr><th>{text(m)}</th><td>{_yes(t.reference[m])}</td>{''.join(_cell(t[m, n]) for n in t.properties)}</tr>"
+        for m in t.methods
+    )
+    items = "".join(f"<li><b>{text(c.method)}</b>, {text(c.property)}: {text(c.witness)}</li>" for c in t.failing)
+    fails = f"<h3>Witnesses</h3><ul>{items}</ul>" if items else ""
+    return (
+        f'<section><p class="soft">{text(_lead(t))}</p><div class="wide"><table class="plain"><tr>{heads}</tr>{body}'
+        f"</table></div>{fails}</section>"
+    )
+
+
+def _cell(cell: Cell) -> str:
+    told = "; ".join(part for part in (str(cell.witness or ""), cell.note) if part)
+    return f'<td style="background:{_WASH[cell.verdict]};white-space:nowrap" title="{text(told)}">{text(cell)}</td>'
+
+
+def _explained(t: AxiomTable) -> str:
+    rows = [(name, properties[name].description) for name in t.properties if name in properties]
+    rows += [(m, methods[m].description) for m in t.methods if m in methods]
+    lines = "".join(f"<tr><th>{text(name)}</th><td>{text(said)}</td></tr>" for name, said in rows)
+    return f'<section><h2>What is what</h2><table class="plain">{lines}</table></section>'
+
+
+def page_of_seed(t: SeedTable, title: str) -> str:
+    toys = [f"<section><h2>{text(name)}</h2></section>{section(found)}" for name, found in t.tables.items()]
+    return page(title, [seed_section(t), *toys])
+
+
+def seed_section(t: SeedTable) -> str:
+    """The seed's table, entry → measured, with counter-examples below."""
+    of, names = list(t.reference), list(dict.fromkeys(name for _, name in t.entries))
+    heads = "".join(f"<th>{text(m)}</th>" for m in of)
+    body = f"<tr><th>reference-based</th>{''.join(f'<td>{_yes(t.reference[m])}</td>' for m in of)}</tr>"
+    for name in names:
+        cells = "".join(
+            f'<td style="background:{_WASH[e.measured]}" title="{text(e.where)}">{text(e)}</td>'
+            for e in (t[m, name] for m in of)
+        )
+        body += f"<tr><th>{text(name.replace('_', ' '))}</th>{cells}</tr>"
+    beside = "".join(f"<li>{text(_of(e))}: {text(a)}</li>" for e in t.entries.values() for a in e.against)
+    fails = "".join(
+        f"<li>{text(e.method)}, {text(e.property)}: {text(e.where)}</li>" for e in t.entries.values() if e.where
+    )
+    return (
+        "<section><p>Each entry is what the seed says → what is measured on its own toy functions, with the violation. "
+        "A star: a counter-example from beyond them is listed below.</p>"
+        f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
+        f"<h3>Witnesses</h3><ul>{fails}</ul>"
+        f"<h3>Counter-examples beyond the seed's functions</h3><ul>{beside}</ul></section>"
+    )
