@@ -59,6 +59,9 @@ ALLOWED = {  # who may import what of whence at run time
     "keep": {"errors", "engine", "subject", "passes", "relevances"},
     "units": {"errors", "subject"},
     "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
+    "properties": set(
+        "adapters api baselines engine errors methods progress properties registry subject targets".split()
+    ),
     "methods": set("baselines engine errors methods noise progress registry subject".split())
     | set(
         "adaptive coalitions conservation crossing flow grids lines maps quadrature relevances units windows".split()

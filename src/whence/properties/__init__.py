@@ -67,7 +67,7 @@ def axioms(
 def _runs(ask: Asker) -> str:
     """Why a method gives no answer for this model at all, or nothing."""
     try:
-        ask(ask.case.rows)
+        ask.rows()
     except Exception as error:
         return _reason(error)
     return ""

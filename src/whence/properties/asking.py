@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,6 +45,13 @@ class Asker:
     params: Mapping[str, Any]
     seed: int
     tolerance: float
+    known: dict[str, Answer] = field(default_factory=dict)
+
+    def rows(self) -> Answer:
+        """The method's attributions of the score at the rows themselves, asked for once."""
+        if "rows" not in self.known:
+            self.known["rows"] = self(self.case.rows)
+        return self.known["rows"]
 
     def __call__(
         self, points: Points, function: nn.Module | None = None, extra: Mapping[str, Tensor] | None = None,
@@ -67,7 +74,9 @@ class Asker:
     def aligned(self, answer: Answer) -> Answer:
         """The answer, if it speaks of the input's own units."""
         if answer.phi.shape[1] != self.case.rows.x.shape[1]:
-            raise NotMeasured(f"its {answer.phi.shape[1]} values are of patches, and this property is about features")
+            raise NotMeasured(
+                f"its {answer.phi.shape[1]} values are of patches or positions, and this property is about features"
+            )
         return answer
 
     def _parts(self, points: Points) -> list[Tensor]:
@@ -82,16 +91,16 @@ class Asker:
         name, background = self.case.name, methods[self.method].facts.get("background")
         x0 = self.case.tensor(points.baseline)
         baseline = {name: x0[:1] if background else x0}
-        if methods[self.method].facts.get("needs") == "attention":
-            baseline = {}
         inputs, wrt = self.case.inputs(points, extra), [name]
         if idle is not None:
             baseline[IDLE], inputs[IDLE], wrt = torch.zeros_like(idle[:1] if background else idle), idle, [name, IDLE]
+        if methods[self.method].facts.get("needs") == "attention":
+            baseline = {}  # it looks at none
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # numbers say here what warnings say elsewhere
             a = explain(
                 function, inputs, method=self.method, target=0, baseline=baseline or None, wrt=wrt, seed=self.seed,
-                progress=False, **self.params,
+                progress=False, **self._units(), **self.params,
             )  # fmt: skip
         found = a.values if isinstance(a.values, Mapping) else {name: a.values}
         if name not in found:
@@ -103,6 +112,12 @@ class Asker:
         if idle is not None and beside is None:
             raise NotMeasured("it gives no value to inputs beside the tokens")
         return Answer(phi, beside, self._sum(phi))
+
+    def _units(self) -> dict[str, Any]:
+        """Methods that remove things remove what counts as a unit here."""
+        deep = self.case.kind == "plain" and len(self.case.shape) > 1
+        takes = "units" in methods[self.method].parameters and "units" not in self.params
+        return {"units": "elements"} if deep and takes else {}
 
     def _sum(self, phi: Tensor) -> Tensor:
         """Over everything; a value that a method wrote at each element of a unit counts once."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from whence.errors import BaselineError, InputError, ModelError, ParameterError,
 from whence.properties.functions import OTHER, TARGET, Scored
 from whence.subject import Subject
 from whence.targets import find_logits, read_target, several
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,14 @@ class Case:
     numbers: tuple[int, ...]  # of the rows, as the user counts them
     features: int  # to look at, at most
     equivalents: tuple[Scored, ...]
+    known: dict[str, Any] = field(default_factory=dict)  # what was found out of the model, whatever the method
+
+    def once(self, name: str, find: Callable[[], T]) -> T:
+        """What `find` gives, found out once."""
+        if name not in self.known:
+            self.known[name] = find()
+        found: T = self.known[name]
+        return found
 
     # ---- units ----
 

@@ -10,15 +10,16 @@ from whence.properties.case import Points
 from whence.properties.register import axiom, share, size, worst
 from whence.properties.table import Finding
 
-_STEPS, _HALVINGS, _SUSPECTS = 16, 12, 3
+_STEPS, _HALVINGS, _SUSPECTS = 16, 12, 2
 
 
 @axiom("continuity", short="continuous", paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685")
 def continuity(ask: Asker) -> Finding:
     """Attributions do not jump where the score is continuous.
 
-    On the line from the baseline to the input the steps with the largest changes of φ are halved twelve times, each
-    time into the half that changes more. The number is what is left of the change, as a share of the row's largest φ.
+    On the line from the baseline to the input the steps with the largest changes of φ are halved up to twelve times,
+    each time into the half that changes more. The number is what is left of the change, as a share of the row's
+    largest φ.
     """
     rows = len(ask.case.rows)
     grid = torch.linspace(0.03, 1.0, _STEPS + 1, dtype=torch.float64)
@@ -36,6 +37,8 @@ def continuity(ask: Asker) -> Finding:
         first = (size(there - at_low) > size(at_high - there)).view(-1, *[1] * (there.dim() - 1))
         low, high = torch.where(first.flatten(), low, middle), torch.where(first.flatten(), middle, high)
         at_low, at_high = torch.where(first, at_low, there), torch.where(first, there, at_high)
+        if bool((share(size(at_high - at_low), scale[row]) <= ask.tolerance / 10).all()):
+            break
     left, points = size(at_high - at_low), _on_line(ask, high, row)
     moved = (ask.case.f(points) - ask.case.f(_on_line(ask, low, row))).abs()
     return worst(

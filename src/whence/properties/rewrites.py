@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from whence.engine.ops import family_of, spelling
 from whence.properties.functions import Scored
 
-Spell = Callable[..., Any]  # (plain, *args, **kwargs): another way to compute plain(*args, **kwargs)
+Spell = Callable[..., Any]  # (plain, *args, **kwargs): another way to plain(*args, **kwargs), or NotImplemented
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def _two_layers(plain: Spell, x: Tensor, weight: Tensor, bias: Tensor | None = N
 def _affine(plain: Spell, x: Tensor, mean: Tensor, var: Tensor, weight: Any = None, bias: Any = None, *rest: Any,
             **named: Any) -> Tensor:  # fmt: skip
     if named.get("training", rest[0] if rest else False):
-        return plain(x, mean, var, weight, bias, *rest, **named)
+        return NotImplemented
     scale = (var + named.get("eps", rest[2] if len(rest) > 2 else 1e-5)).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
@@ -120,9 +120,8 @@ def _over_itself(plain: Spell, x: Tensor, *rest: Any, **named: Any) -> Tensor:
 @rewrite("max-pool of pairs as b + relu(a − b)", "max_pool", tells=True)
 def _pairs(plain: Spell, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
            ceil_mode: Any = False, return_indices: Any = False) -> Tensor:  # fmt: skip
-    whole = plain(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     if x.dim() != 4 or return_indices or padding not in (0, (0, 0)) or dilation not in (1, (1, 1)) or ceil_mode:
-        return whole
+        return NotImplemented
     high, wide = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
     down, right = (high, wide) if stride in (None, []) else (stride, stride) if isinstance(stride, int) else stride
     windows = x.unfold(2, high, down).unfold(3, wide, right).flatten(4)  # (rows, channels, h, w, high·wide)
@@ -130,6 +129,15 @@ def _pairs(plain: Spell, x: Tensor, kernel_size: Any, stride: Any = None, paddin
     for k in range(1, windows.shape[-1]):
         best = best + torch.relu(windows[..., k] - best)
     return best
+
+
+@rewrite("attention over its keys in another order", "scaled_dot_product_attention", tells=True)
+def _keys_turned(plain: Spell, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None,
+                 dropout_p: float = 0.0, is_causal: bool = False, **named: Any) -> Tensor:  # fmt: skip
+    if is_causal:
+        return NotImplemented
+    mask = attn_mask if attn_mask is None or attn_mask.shape[-1] == 1 else attn_mask.roll(1, -1)
+    return plain(query, key.roll(1, -2), value.roll(1, -2), mask, dropout_p, False, **named)
 
 
 def _neighbour_of(p: Tensor) -> Tensor:
@@ -171,8 +179,11 @@ class _Mode(TorchFunctionMode):
         family = family_of(spelling(func).name, args, kwargs, [args[0]])
         if family not in self.rewrite.families:
             return func(*args, **kwargs)
+        found = self.rewrite.spell(func, *args, **kwargs)
+        if found is NotImplemented:
+            return func(*args, **kwargs)
         self.count += 1
-        return self.rewrite.spell(func, *args, **kwargs)
+        return found
 
 
 # ---- batch-norm folded into the layer before it ----

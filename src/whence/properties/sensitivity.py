@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.properties.asking import Answer, Asker, NotMeasured
+from whence.properties.asking import Asker, NotMeasured
 from whence.properties.case import Case, Points, together
 from whence.properties.functions import Idle
 from whence.properties.register import axiom, share, size, worst
@@ -88,11 +88,11 @@ def _idle(ask: Asker, how: str) -> Finding:
 
 def _own(ask: Asker) -> list[Finding]:
     """The model's own features without effect."""
-    idle = independent(ask.case, ask.seed)
+    idle = ask.case.once("independent", lambda: independent(ask.case, ask.seed))
     if not idle:
         return []
     points = ask.case.rows
-    answer: Answer = ask.aligned(ask(points))
+    answer = ask.aligned(ask.rows())
     got = answer.phi.abs().amax(2)  # (points, units)
     unit = torch.tensor(idle)[got[:, idle].argmax(1)]
     own = got[torch.arange(len(points)), unit]

@@ -21,7 +21,7 @@ def completeness(ask: Asker) -> Finding:
     """
     points = ask.case.rows
     after, before = ask.case.f(points), ask.case.f(ask.case.at_baseline(points))
-    change, total = after - before, ask(points).sum
+    change, total = after - before, ask.rows().sum
     floor = 0.1 * torch.maximum(after.abs(), before.abs())
     violation = share((total - change).abs(), torch.maximum(change.abs(), floor))
     return worst(ask, violation, points, lambda p: f"the sum is {total[p]:.4g}, the score moves by {change[p]:.4g}")
@@ -42,7 +42,7 @@ def linearity_negative(ask: Asker) -> Finding:
 def _combined(ask: Asker, coefficients: tuple[tuple[float, float], ...]) -> Finding:
     case, points = ask.case, ask.case.rows
     g: nn.Module = case.other or Other(case.name, case.tensor(points.x), ask.seed)
-    one, two = ask(points).phi, ask(points, g).phi
+    one, two = ask.rows().phi, ask(points, g).phi
     found = []
     for a, b in coefficients:
         whole = ask(points, Sum(case.score, g, a, b)).phi

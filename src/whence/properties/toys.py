@@ -55,7 +55,7 @@ TOYS: dict[str, Toy] = {
     ),
     "minimum": Toy(
         lambda x: x[:, 0] - torch.relu(x[:, 0] - x[:, 1]), [[2.0, 2.0]],
-        "a − relu(a − b) at (2, 2): symmetric in a and b, written as if it were not", counter=True,
+        "a − relu(a − b) at (2, 2), a kink: symmetric in a and b, and not written so", counter=True,
     ),
 }  # fmt: skip
 
