@@ -22,6 +22,13 @@ from whence.properties.invariance import around, equal_ways
 from whence.properties.rewrites import Rewrite, rewrites
 from whence.properties.toys import SEED, SeedTable
 
+FEWER = {  # samples than by default
+    "smoothgrad": {"samples": 2},
+    "expected_gradients": {"samples": 5},
+    "shapley": {"units": 5, "samples": 2},
+    "kernel_shap": {"units": 5},
+    "lime": {"units": 5},
+}
 CHEAP = ["gradient", "guided_backprop", "deeplift", "integrated_gradients"]
 
 
@@ -45,7 +52,7 @@ def rows(count: int = 3, size: int = 5) -> Tensor:
 
 def case(model: Any, x: Any, **options: Any) -> Case:
     given: dict[str, Any] = {"baseline": None, "target": None, "wrt": None, "output": "logit", "seed": 0, "rows": 4}
-    return prepare(model, x, **{**given, "features": 6, "equivalents": (), **options})
+    return prepare(model, x, **{**given, "features": 6, "equivalents": (), "chunk": 32, **options})
 
 
 # ---- the seeds' table ----
@@ -206,7 +213,7 @@ def test_rows_in_another_order_give_the_same_table() -> None:
 
 
 def test_the_same_seed_gives_the_same_table_and_another_the_same_verdicts() -> None:
-    one, same, other = (whence.axioms(net(), rows(), methods=[*CHEAP, "smoothgrad"], seed=s) for s in (0, 0, 5))
+    one, same, other = (whence.axioms(net(), rows(2), methods=CHEAP, seed=s) for s in (0, 0, 5))
     assert one == same
     assert {key: cell.verdict for key, cell in one.items()} == {key: cell.verdict for key, cell in other.items()}
 
@@ -224,7 +231,9 @@ def test_a_transformer_gives_a_full_table() -> None:
     )  # fmt: skip
     ids = torch.tensor([[2, 5, 9, 3], [2, 7, 3, 0]])
     model = BertForSequenceClassification(config).eval()
-    table = whence.axioms(model, {"input_ids": ids, "attention_mask": (ids > 0).long()}, rows=2, features=2)
+    methods = {name: FEWER.get(name) for name in whence.methods}
+    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    table = whence.axioms(model, inputs, methods=methods, features=2)
     assert table.methods == tuple(whence.methods)
     assert len(table) == len(whence.methods) * len(properties)
     assert [key for key, cell in table.items() if cell.verdict == "–"] == []
@@ -234,7 +243,7 @@ def test_a_transformer_gives_a_full_table() -> None:
 
 def test_a_convolutional_network_gives_a_full_table() -> None:
     model, images = CASES["residual_cnn"].make()
-    names = [name for name in whence.methods if name not in ("shapley", "kernel_shap", "lime")]
+    names = {name: FEWER.get(name) for name in whence.methods}
     table = whence.axioms(model, images[:1], methods=names, features=2)
     unread = {m for (m, _), cell in table.items() if cell.verdict == "–"}
     assert unread == {m for m in names if whence.methods[m].facts.get("needs") == "attention"}
@@ -346,3 +355,12 @@ def test_other_mistakes() -> None:
     table = whence.axioms(net(), rows(), methods=["gradient"], only=["linearity"])
     with pytest.raises(whence.ParameterError, match="The table has no property 'lineraity'. Did you mean 'linearity'"):
         table["gradient", "lineraity"]
+
+
+def test_rows_beyond_the_bound_are_left_out_with_what_goes_with_them() -> None:
+    baseline, options = torch.full((3, 5), 0.1).double(), {"methods": ["deeplift"], "rows": 2}
+    table = whence.axioms(net(), rows(), baseline=baseline, target=[0, 1, 2], batch_size=3, **options)
+    whole = whence.axioms(net(), rows()[:2], baseline=baseline[:1], target=[0, 1], **options)
+    assert table.facts["rows"] == 2
+    assert {k: c.verdict for k, c in table.items()} == {k: c.verdict for k, c in whole.items()}
+    assert table["deeplift", "completeness"].verdict == "yes"

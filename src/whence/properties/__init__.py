@@ -37,20 +37,21 @@ def axioms(
     tolerance: float = 0.02,
     rows: int = 4,
     features: int = 6,
+    batch_size: int = 32,
 ) -> AxiomTable:
     """The property table of attribution methods, measured on this model: a number, a verdict and a witness per cell.
 
     `methods` is a list of names, or a dict from a name to that method's parameters; None is every method. `only` names
     the properties to measure, `equivalents` are models that compute the same scores. A violation up to `tolerance` (a
     share of the largest attribution, or of the score's change) counts as rounding. At most `rows` rows are taken, the
-    first ones, and in each at most `features` units.
+    first ones, and in each at most `features` units; `batch_size` points are explained at once.
     """
     chosen = _chosen(methods)
     names = _properties(only)
-    _check(seed, tolerance, rows, features)
+    _check(tolerance, seed=seed, rows=rows, features=features, batch_size=batch_size)
     case = prepare(
         model, inputs, baseline=baseline, target=target, wrt=wrt, output=output, seed=seed, rows=rows,
-        features=features, equivalents=tuple(equivalents),
+        features=features, equivalents=tuple(equivalents), chunk=batch_size,
     )  # fmt: skip
     cells = {}
     for method in steps(list(chosen), progress, "axioms"):
@@ -114,8 +115,8 @@ def _properties(only: Sequence[str] | None) -> list[str]:
     return [properties[name].name for name in names]
 
 
-def _check(seed: Any, tolerance: Any, rows: Any, features: Any) -> None:
-    for name, value in {"seed": seed, "rows": rows, "features": features}.items():
+def _check(tolerance: Any, **numbers: Any) -> None:
+    for name, value in numbers.items():
         low = 0 if name == "seed" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise ParameterError(f"axioms: {name}={value!r} is not allowed.\n  Give a whole number, at least {low}.")

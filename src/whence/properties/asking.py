@@ -16,8 +16,6 @@ from whence.methods import methods
 from whence.properties.case import Case, Points
 from whence.properties.functions import IDLE
 
-CHUNK = 32  # points in one call
-
 
 class NotMeasured(Exception):
     """Why a property cannot be measured here."""
@@ -83,9 +81,9 @@ class Asker:
         """Numbers of points that can be asked about together: a background is one baseline for all."""
         every = torch.arange(len(points))
         if not methods[self.method].facts.get("background"):
-            return list(every.split(CHUNK))
+            return list(every.split(self.case.chunk))
         _, kind = points.baseline.flatten(1).unique(dim=0, return_inverse=True)
-        return [part for k in kind.unique() for part in every[kind == k].split(CHUNK)]
+        return [part for k in kind.unique() for part in every[kind == k].split(self.case.chunk)]
 
     def _ask(self, points: Points, function: nn.Module, extra: Mapping[str, Tensor], idle: Tensor | None) -> Answer:
         name, background = self.case.name, methods[self.method].facts.get("background")

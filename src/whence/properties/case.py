@@ -61,6 +61,7 @@ class Case:
     numbers: tuple[int, ...]  # of the rows, as the user counts them
     features: int  # to look at, at most
     equivalents: tuple[Scored, ...]
+    chunk: int  # points in one pass, at most
     known: dict[str, Any] = field(default_factory=dict)  # what was found out of the model, whatever the method
 
     def once(self, name: str, find: Callable[[], T]) -> T:
@@ -112,11 +113,12 @@ class Case:
         held = {n: v.index_select(0, points.row.to(v.device)) if n in self.goes else v for n, v in self.held.items()}
         return {self.name: self.tensor(points.x), **held, **(extra or {})}
 
-    def f(self, points: Points, function: nn.Module | None = None, extra: Any = None) -> Tensor:
+    def f(self, points: Points, function: nn.Module | None = None) -> Tensor:
         """The function at these points, (points,) in float64."""
         function = self.score if function is None else function
+        parts = torch.arange(len(points)).split(self.chunk)
         with apart(), scope(function), torch.no_grad():
-            return function(**self.inputs(points, extra))[:, 0].double()
+            return torch.cat([function(**self.inputs(points[part]))[:, 0].double() for part in parts])
 
     def at_baseline(self, points: Points) -> Points:
         return replace(points, x=points.baseline)
@@ -124,7 +126,7 @@ class Case:
 
 def prepare(
     model: Any, inputs: Any, *, baseline: Any, target: Any, wrt: Any, output: Any, seed: int, rows: int, features: int,
-    equivalents: Any,
+    equivalents: Any, chunk: int,
 ) -> Case:  # fmt: skip
     """The case of the user's model and rows."""
     numbers: list[int] | None = None
@@ -145,7 +147,7 @@ def prepare(
         pinned = subject.pinned()
         reference = baselines.reference(subject)
         score, sizes = pinned.facts.score, None if callable(pinned.target) else _sizes(pinned)
-    return _case(pinned, reference, sizes, score, numbers, features, equivalents)
+    return _case(pinned, reference, sizes, score, numbers, features, equivalents, chunk)
 
 
 def _subject(model: Any, inputs: Any, baseline: Any, target: Any, wrt: Any, output: Any, seed: int) -> Subject:
@@ -169,7 +171,7 @@ def _sizes(pinned: Subject) -> tuple[int, ...]:
 
 def _case(
     pinned: Subject, reference: Mapping[str, Tensor], sizes: tuple[int, ...] | None, score: Tensor | None,
-    numbers: list[int] | None, features: int, equivalents: Any,
+    numbers: list[int] | None, features: int, equivalents: Any, chunk: int,
 ) -> Case:  # fmt: skip
     values = {key: value.detach() for key, value in pinned.values.items()}
     doubled = [key for key in values if key not in pinned.inputs]
@@ -196,7 +198,7 @@ def _case(
     equal = tuple(_equivalent(pinned, name, one) for one in equivalents)
     case = Case(
         function, other, pinned, name, x.shape[1:], kind, Points(x, x0, torch.arange(len(x))), held, frozenset(goes),
-        pinned.real(key, first.shape) if alone else None, tuple(numbers or pinned.places), features, equal,
+        pinned.real(key, first.shape) if alone else None, tuple(numbers or pinned.places), features, equal, chunk,
     )  # fmt: skip
     case = replace(case, rows=Points(case.units(x), case.units(x0), torch.arange(len(x))))
     if score is not None and not torch.allclose(case.f(case.rows), score[:, 0].double(), rtol=1e-4, atol=1e-5):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
 from whence.errors import InputError
 from whence.properties.asking import Asker, NotMeasured
 from whence.properties.case import Case, Points, together
 from whence.properties.register import axiom, share, size, worst
-from whence.properties.rewrites import Rewrite, Rewritten, folded, rewrites
+from whence.properties.rewrites import Rewritten, folded, rewrites
 from whence.properties.table import Finding
 
-_EQUAL = 1e-5  # of the largest score
+_EQUAL = 1e-5  # of the largest score, in float32 and finer
 
 
 @axiom("implementation_invariance", short="impl. invariant", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
@@ -57,7 +59,8 @@ def equal_ways(case: Case, points: Points) -> list[Rewritten]:
     """The rewritings that apply and give the same scores, and the user's own, which must."""
     everywhere = together([points, case.at_baseline(points)])
     score = case.f(everywhere)
-    near = _EQUAL * score.abs().amax().clamp(min=1e-12)
+    finest = 8 * torch.finfo(points.x.dtype).eps
+    near = max(_EQUAL, finest) * score.abs().amax().clamp(min=1e-12)
     found = []
     for number, function in enumerate(case.equivalents):
         off = (case.f(everywhere, function) - score).abs().amax()
@@ -67,7 +70,7 @@ def equal_ways(case: Case, points: Points) -> list[Rewritten]:
                 "  Give models that compute the same scores."
             )
         found.append(Rewritten(f"equivalents[{number}]", function, True))
-    for way in (*(_applied(case, rewrite) for rewrite in rewrites.values()), folded(case.score)):
+    for way in (*(rewrite.of(case.score) for rewrite in rewrites.values()), folded(case.score)):
         if way is None:
             continue
         try:
@@ -77,7 +80,3 @@ def equal_ways(case: Case, points: Points) -> list[Rewritten]:
         if off <= near and way.applied():
             found.append(way)
     return found
-
-
-def _applied(case: Case, rewrite: Rewrite) -> Rewritten:
-    return rewrite.of(case.score)

@@ -68,7 +68,7 @@ class AxiomTable(Mapping[tuple[str, str], Cell]):
     properties: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]
     reference: Mapping[str, bool]  # whether a method is reference-based, as the registry knows
-    facts: Mapping[str, Any]  # tolerance, rows, rewrites
+    facts: Mapping[str, Any]  # tolerance, rows, features, seed
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
