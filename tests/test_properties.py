@@ -364,3 +364,22 @@ def test_rows_beyond_the_bound_are_left_out_with_what_goes_with_them() -> None:
     assert table.facts["rows"] == 2
     assert {k: c.verdict for k, c in table.items()} == {k: c.verdict for k, c in whole.items()}
     assert table["deeplift", "completeness"].verdict == "yes"
+
+
+def test_reveal_cancel_is_symmetric_where_rescale_is_not() -> None:
+    toy = TOYS["minimum"]
+    found = {}
+    for rule in ("rescale", "reveal_cancel"):
+        methods = {"deeplift": {"rule": rule}}
+        found[rule] = whence.axioms(toy, toy.inputs, baseline=toy.baseline, methods=methods, only=["symmetry"])
+    assert found["rescale"]["deeplift", "symmetry"].verdict == "no"
+    assert found["reveal_cancel"]["deeplift", "symmetry"].verdict == "yes"
+    assert found["reveal_cancel"]["deeplift", "symmetry"].note == "the model is symmetric by itself"
+
+
+def test_a_kink_at_a_row_is_not_held_against_the_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.ReLU(), nn.Linear(6, 2)).double()
+    x = torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 2]]).double()
+    table = whence.axioms(model, x, baseline=1.0, methods=["gradient"], only=["implementation_invariance"])
+    assert table["gradient", "implementation_invariance"].verdict == "yes"

@@ -119,8 +119,7 @@ class Asker:
 
     def _sum(self, phi: Tensor) -> Tensor:
         """Over everything; a value that a method wrote at each element of a unit counts once."""
-        written = not methods[self.method].facts.get("propagates", True) and not methods[self.method].facts.get(
-            "complete"
-        )
+        facts = methods[self.method].facts
+        written = not facts.get("propagates", True) and not facts.get("complete")
         once = written and phi.shape[2] > 1 and bool((phi == phi[..., :1]).all())
         return (phi[..., 0] if once else phi.sum(2)).sum(1)

@@ -12,6 +12,7 @@ from whence.properties.rewrites import Rewritten, folded, rewrites
 from whence.properties.table import Finding
 
 _EQUAL = 1e-5  # of the largest score, in float32 and finer
+_ASIDE = 1e-3  # of the way to the baseline
 
 
 @axiom("implementation_invariance", short="impl. invariant", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
@@ -49,10 +50,19 @@ def implementation_invariance(ask: Asker) -> Finding:
 
 
 def around(case: Case) -> Points:
-    """The rows, and a point on the way to their baselines, at no round number, where a toy may have its kink."""
-    rows = case.rows
-    between = rows.baseline + 0.618 * (rows.x - rows.baseline)
-    return together([rows, Points(between, rows.baseline, rows.row)])
+    """Points next to the rows and on the way to their baselines.
+
+    Not the rows themselves: at a kink, as where an input of zeros meets a ReLU, a derivative is a convention of the
+    spelling and no property of the method.
+    """
+    rows, draw = case.rows, torch.Generator().manual_seed(0)
+    apart = rows.x - rows.baseline
+    noise = torch.randn(rows.x.shape[1:], generator=draw, dtype=torch.float64).to(rows.x)  # the same for all rows
+    if case.real is not None:
+        noise = noise * case.real[..., None]
+    moved = rows.x + _ASIDE * noise * apart.abs().flatten(1).amax(1).view(-1, 1, 1)
+    between = rows.baseline + 0.618 * (moved - rows.baseline)
+    return together([Points(x, rows.baseline, rows.row) for x in (moved, between)])
 
 
 def equal_ways(case: Case, points: Points) -> list[Rewritten]:
