@@ -308,6 +308,7 @@ def test_the_table_prints_and_writes_itself() -> None:
     assert page.startswith("<!doctype html>")
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
+    assert "rollout: rollout reads attention" in page
     assert table._repr_html_().startswith("<section>")
     told = json.loads(table.to_json())
     assert told["cells"][0]["witness"]["row"] in range(3)

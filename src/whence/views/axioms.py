@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from whence.methods import methods
 from whence.properties.register import properties
 from whence.properties.table import MEANING
+from whence.properties.toys import TOYS
 from whence.views.html import page, text
 from whence.views.terminal import table
 
@@ -52,6 +53,11 @@ def _witnesses(t: AxiomTable) -> list[str]:
 
 
 def _reasons(t: AxiomTable) -> list[str]:
+    found = [line for said in _unmeasured(t) for line in _wrapped(said, "  ")]
+    return ["", "Not measured", *found] if found else []
+
+
+def _unmeasured(t: AxiomTable) -> list[str]:
     """Why cells were not measured, each reason once per method."""
     said: dict[tuple[str, str], list[str]] = {}
     for cell in t.cells.values():
@@ -60,8 +66,8 @@ def _reasons(t: AxiomTable) -> list[str]:
     found = []
     for (method, note), names in said.items():
         what = "" if len(names) == len(t.properties) else f" ({', '.join(names)})"
-        found += _wrapped(f"{method}{what}: {note}", "  ")
-    return ["", "Not measured", *found] if found else []
+        found.append(f"{method}{what}: {note}")
+    return found
 
 
 def printed_seed(t: SeedTable) -> str:
@@ -105,6 +111,8 @@ def section(t: AxiomTable) -> str:
     )
     items = "".join(f"<li><b>{text(c.method)}</b>, {text(c.property)}: {text(c.witness)}</li>" for c in t.failing)
     fails = f"<h3>Witnesses</h3><ul>{items}</ul>" if items else ""
+    reasons = "".join(f"<li>{text(said)}</li>" for said in _unmeasured(t))
+    fails += f"<h3>Not measured</h3><ul>{reasons}</ul>" if reasons else ""
     return (
         f'<section><p class="soft">{text(_lead(t))}</p><div class="wide"><table class="plain"><tr>{heads}</tr>{body}'
         f"</table></div>{fails}</section>"
@@ -124,7 +132,10 @@ def _explained(t: AxiomTable) -> str:
 
 
 def page_of_seed(t: SeedTable, title: str) -> str:
-    toys = [f"<section><h2>{text(name)}</h2></section>{section(found)}" for name, found in t.tables.items()]
+    toys = [
+        f"<section><h2>{text(name)}</h2><p>{text(TOYS[name].note)}.</p></section>{section(found)}"
+        for name, found in t.tables.items()
+    ]
     return page(title, [seed_section(t), *toys])
 
 
