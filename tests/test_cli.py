@@ -324,7 +324,8 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     parts = {part.split("</h4>")[0]: part for part in sentence.split("<h4>")[1:]}
     for name in whence.methods:
         if name in parts:
-            assert ("sums of magnitudes over each embedding" in parts[name]) == bool(methods[name].facts.get("slope")), name
+            slope = bool(whence.methods[name].facts.get("slope"))
+            assert ("sums of magnitudes over each embedding" in parts[name]) == slope, name
             assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 

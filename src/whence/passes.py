@@ -156,7 +156,7 @@ def _forward(
             if not plan.light:
                 flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
-    _check(subject, flow, score)
+    _check(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.notes.add(flow, subject.rows)
     leaves = flow.sites.leaves
     facts = subject.facts
@@ -206,7 +206,7 @@ def _inside(value: Any, depth: int) -> list[Tensor]:
     return [t for part in (*parts, *getattr(value, "__dict__", {}).values()) for t in _inside(part, depth - 1)]
 
 
-def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
+def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
     sites = flow.sites
     if subject.at is not None and "at" not in sites.leaves:
         raise InputError(
@@ -244,7 +244,7 @@ def _check(subject: Subject, flow: Flow, score: Tensor) -> None:
             f"(before {path or 'the output'}).\n"
             '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
         )
-    if subject.needs_attention and not flow.captures.attention:
+    if subject.needs_attention and seen and not flow.captures.attention:  # nothing is met where nothing is live
         raise NoAttention(
             f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
             "  Choose a method that works on any model, such as gradient or guided_backprop."

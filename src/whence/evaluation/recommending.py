@@ -19,6 +19,7 @@ from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard, interval
 from whence.methods import methods as known_methods
 
+FEW = 8  # rows, below which a bootstrap says nothing
 _TRIED, _SLOW = 8, 2.0  # rows that methods are tried on; seconds a row after which nothing more is tried
 
 
@@ -189,10 +190,12 @@ def _ranking(board: Scoreboard) -> tuple[Choice, ...]:
         i for i in means.argsort(descending=True, stable=True).tolist() if board.methods[i] not in ("random", "edges")
     ]
     best, control = distance[order[0]], distance[board.methods.index("random")]
+    enough = len(rows) >= FEW
     return tuple(
         Choice(
             board.methods[i], float(means[i]), *interval(distance[i]), _seconds(board, board.methods[i]),
-            i == order[0] or interval(best - distance[i])[0] <= 0, interval(distance[i] - control)[0] > 0,
+            i == order[0] or not enough or interval(best - distance[i])[0] <= 0,
+            enough and interval(distance[i] - control)[0] > 0,
         )
         for i in order
     )  # fmt: skip

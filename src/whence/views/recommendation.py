@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whence.evaluation.recommending import Recommendation
+from whence.evaluation.recommending import FEW, Recommendation
 from whence.views import scoreboard
 from whence.views.kinds import text
 from whence.views.terminal import clean
@@ -14,7 +14,10 @@ def advice(r: Recommendation) -> str:
     """What to do, in a sentence or two."""
     count = r.board.settings["rows"]
     if r.best is None:
-        return f"On these {count} rows no method can be told from the random control: there is nothing to recommend."
+        more = f" Give at least {FEW}." if count < FEW else ""
+        return (
+            f"On these {count} rows no method can be told from the random control: there is nothing to recommend.{more}"
+        )
     tied = [c.method for c in r.ranking if c.tied]
     if len(tied) == 1:
         return f"Take {r.best}: on these {count} rows it is the most faithful, beyond the noise."

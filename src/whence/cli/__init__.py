@@ -1,0 +1,122 @@
+"""The command line: every command is a parser and a function; methods' and metrics' flags come from the registries."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from whence import __version__
+from whence.cli import commands, measuring
+from whence.cli.commands import safe
+from whence.cli.given import add_flags, add_inputs
+from whence.errors import WhenceError, WhenceWarning
+from whence.methods import methods
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. 0: done; 2: the user's mistake, one message on stderr; 1: ours; 130: interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters still gets the rest
+    options = parser().parse_args(arguments)
+    try:
+        with _warnings():
+            code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `whence methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("whence: interrupted", file=sys.stderr)
+        return 130
+    except (WhenceError, OSError) as error:
+        _shown(options)
+        said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+        print("whence: " + safe(said), file=sys.stderr)
+        return 2
+    except Exception as error:
+        _shown(options)
+        print(
+            f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
+        )
+        return 1
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Whence's own warnings as messages, a line each and each once; others as Python shows them."""
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+        seen: set[str] = set()
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, WhenceWarning):
+                return plain(message, category, *where, **more)
+            said = " ".join(str(message).split())
+            if said not in seen:
+                print("whence: warning: " + safe(said), file=sys.stderr)
+            seen.add(said)
+
+        warnings.showwarning = show
+        if not sys.warnoptions:  # python -W has the last word
+            warnings.simplefilter("always", WhenceWarning)
+        yield
+
+
+def _shown(options: argparse.Namespace) -> None:
+    if getattr(options, "debug", False):
+        traceback.print_exc()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    whole = argparse.ArgumentParser(prog="whence", description="Where did that prediction come from?")
+    whole.add_argument("--version", action="version", version=f"whence {__version__}")
+    every = whole.add_subparsers(required=True, metavar="command")
+
+    def command(name: str, run: Any, told: str) -> argparse.ArgumentParser:
+        made = every.add_parser(name, help=told, description=told)
+        made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        made.set_defaults(run=run)
+        return made
+
+    demo = command("demo", commands.demo_command, "every method on the bundled models; writes one HTML page")
+    demo.add_argument("--out", type=Path, default=Path("whence-demo.html"), help="where to write (%(default)s)")
+    listing = command("methods", commands.methods_command, "list the methods, or show one with its parameters")
+    listing.add_argument("name", nargs="?", help="the method to show")
+    scores = command("metrics", commands.metrics_command, "list the metrics, or show one with its parameters")
+    scores.add_argument("name", nargs="?", help="the metric to show")
+    animals = command("zoo", commands.zoo_command, "list the bundled models, or show one's card")
+    animals.add_argument("name", nargs="?", help="the model whose card to show")
+
+    one = command("explain", commands.explain_command, "explain predictions with one method")
+    one.add_argument("--method", required=True, choices=methods, metavar="NAME", help="see `whence methods`")
+    several = command("compare", commands.compare_command, "explain the same predictions with several methods")
+    several.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")
+    ops = command(
+        "trace", commands.trace_command, "every op of an explanation, the rule it got, the relevance it carried"
+    )
+    ops.add_argument("--method", required=True, choices=methods, metavar="NAME", help="see `whence methods`")
+    for made in (one, several, ops):
+        add_inputs(made)
+        add_flags(made)
+    for made in (one, several):
+        made.add_argument("--words", action="store_true", help="sum the pieces of words")
+        told = "how the numbers of a token's embedding, or of a pixel's channels, become one"
+        made.add_argument("--channels", choices=("sum", "sum_abs", "max_abs"), help=told)
+        made.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        told = "write .html, .png, .svg, .pdf, .json, .csv or .safetensors; may be repeated"
+        made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
+    measuring.add(command)
+    shells = command("completion", commands.completion_command, "print a completion script for a shell")
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return whole

@@ -1,0 +1,7 @@
+"""`python -m whence.cli`."""
+
+import sys
+
+from whence.cli import main
+
+sys.exit(main())

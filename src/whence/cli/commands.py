@@ -1,0 +1,154 @@
+"""The commands that explain, list and show."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from whence.cli.given import asked, by_method, listed, model_of, params_of, rows_of
+from whence.errors import FileError, WhenceError
+from whence.methods import methods
+from whence.registry import Registry
+
+
+def safe(said: str) -> str:
+    """A message that cannot steer the terminal, whatever name is in it."""
+    from whence.views.terminal import clean
+
+    return "\n".join(clean(line) for line in said.split("\n"))
+
+
+def explain_command(options: argparse.Namespace) -> int:
+    from whence.api import explain
+
+    check_out(options)
+    params = params_of(options, options.method)
+    model = model_of(options)
+    a = explain(model, rows_of(options, model), method=options.method, **asked(options, model), **params)
+    tell(a.merge_words() if options.words else a, options)
+    return 0
+
+
+def compare_command(options: argparse.Namespace) -> int:
+    from whence.api import compare
+    from whence.comparison import Comparison
+
+    check_out(options)
+    wanted = by_method(options, listed(options.methods, "--methods"))
+    model = model_of(options)
+    c = compare(model, rows_of(options, model), methods=wanted, **asked(options, model))
+    tell(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
+    return 0
+
+
+def check_out(options: argparse.Namespace) -> None:
+    """Say before the work what could not be written after it."""
+    from whence.views.files import check
+
+    for path in options.out:
+        check(path)
+
+
+def tell(found: Any, options: argparse.Namespace) -> None:
+    """Files, and on standard output a table or JSON."""
+    from whence.views.files import plain, write
+
+    for path in options.out:
+        write(found, path)
+        print(safe(f"written to {path}"), file=sys.stderr)
+    if options.json:
+        print(json.dumps(plain(found), ensure_ascii=False))
+    elif not options.out:
+        found.show()
+
+
+def trace_command(options: argparse.Namespace) -> int:
+    from whence.api import trace
+
+    model, params = model_of(options), params_of(options, options.method)
+    trace(model, rows_of(options, model), method=options.method, **asked(options, model), **params)
+    return 0
+
+
+def demo_command(options: argparse.Namespace) -> int:
+    from whence.demo import run
+
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
+    print(run(options.out), file=sys.stderr)
+    print(f"The report is at {options.out.resolve()}")
+    return 0
+
+
+def methods_command(options: argparse.Namespace) -> int:
+    return _registered(methods, options.name)
+
+
+def metrics_command(options: argparse.Namespace) -> int:
+    from whence.metrics import metrics
+
+    return _registered(metrics, options.name, "metric-")
+
+
+def _registered(registry: Registry[Any], only: str | None, lead: str = "") -> int:
+    """Names with parameters, what each is, and the paper; of one, its flags too."""
+    for name, entry in registry.items() if only is None else [(only, registry[only])]:
+        params = ", ".join(f"{p.name}={p.default!r}" for p in entry.parameters.values())
+        better = f" ({entry.facts['better']} is better)" if "better" in entry.facts else ""
+        print(f"{name}({params}){better}\n    {entry.description}" + (f"\n    {entry.paper}" if entry.paper else ""))
+        if only is not None:
+            for p in entry.parameters.values():
+                kind = "one of " + ", ".join(map(repr, p.choices)) if p.choices else getattr(p.kind, "__name__", "any")
+                print(f"    --{lead}{p.name.replace('_', '-')}: {kind}" + (f", {p.bounds}" if p.bounds else ""))
+    return 0
+
+
+def zoo_command(options: argparse.Namespace) -> int:
+    from whence import zoo
+    from whence.views.terminal import card, cards
+
+    if options.name is not None:
+        print(card(_card(options.name)))
+        return 0
+    found = [_card_or_error(name) for name in zoo.ZOO]
+    told = [one for one in found if not isinstance(one, WhenceError)]
+    if told:
+        print(cards(told))
+    for error in found:
+        if isinstance(error, WhenceError):
+            print("whence: " + safe(str(error)), file=sys.stderr)
+    return 0 if told else 2
+
+
+def _card(name: str) -> Any:
+    """A model's card, if it can be shown."""
+    from whence import zoo
+    from whence.views.terminal import card, cards
+
+    try:
+        found = zoo.card(name)
+        card(found), cards([found])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        raise FileError(f"The card of zoo:{name} cannot be read.\n  Install Whence again.") from None
+    return found
+
+
+def _card_or_error(name: str) -> Any:
+    try:
+        return _card(name)
+    except WhenceError as error:
+        return error
+
+
+def completion_command(options: argparse.Namespace) -> int:
+    from whence.cli import parser
+    from whence.metrics import metrics
+    from whence.views.completion import script
+    from whence.zoo import ZOO
+
+    print(
+        script(options.shell, parser(), {"methods": list(methods), "metrics": list(metrics), "zoo": list(ZOO)}), end=""
+    )
+    return 0

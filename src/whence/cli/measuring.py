@@ -1,0 +1,217 @@
+"""The commands that measure: evaluate, recommend, axioms."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from whence.cli.commands import safe
+from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
+from whence.errors import FileError, InputError, ParameterError
+from whence.metrics import metrics
+
+_BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
+_TABLES = ("html", "csv", "json")
+
+
+def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
+    """Their parsers."""
+    table = command("evaluate", evaluate_command, "measure methods by metrics on a data set")
+    table.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")
+    table.add_argument("--metrics", required=True, metavar="A,B,…", help="names, by commas; see `whence metrics`")
+    table.add_argument("--resume", metavar="FILE", help="keep results here, and go on from them")
+    choice = command("recommend", recommend_command, "which method to trust on a data set, with the evidence")
+    choice.add_argument("--methods", metavar="A,B,…", help="names, by commas (default: all of them)")
+    choice.add_argument("--metrics", metavar="A,B,…", default="comprehensiveness,sufficiency", help="%(default)s")
+    choice.add_argument("--rows", type=int, default=64, help="so many rows at most (%(default)s)")
+    choice.add_argument("--seconds", type=float, default=120.0, help="budget for explaining (%(default)s)")
+    laws = command("axioms", axioms_command, "the property table, measured on a model; without one, on toy functions")
+    laws.add_argument("--methods", metavar="A,B,…", help="names, by commas (default: all of them)")
+    laws.add_argument("--only", metavar="A,B,…", help="the properties to measure")
+    for made in (table, choice):
+        add_inputs(made)
+        add_flags(made)
+        add_flags(made, metrics, "metrics", "metric")
+    add_inputs(laws, needed=False)
+    add_flags(laws)
+    for made, forms in ((table, _BOARDS), (choice, _TABLES[:1]), (laws, _TABLES)):
+        made.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        told = f"write .{', .'.join(forms)}; may be repeated"
+        made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
+        made.set_defaults(forms=forms)
+
+
+def evaluate_command(options: argparse.Namespace) -> int:
+    from whence.evaluation.run import evaluate
+
+    _check_out(options)
+    wanted, columns = by_method(options, listed(options.methods, "--methods")), _columns(options)
+    model = model_of(options)
+    board = evaluate(
+        model, _data(options, model), methods=wanted, metrics=columns, resume=options.resume, **_options(options)
+    )
+    _tell(board, options)
+    return 0
+
+
+def recommend_command(options: argparse.Namespace) -> int:
+    from whence.evaluation.recommending import recommend
+
+    _check_out(options)
+    wanted = None if options.methods is None else by_method(options, listed(options.methods, "--methods"))
+    columns = _columns(options)
+    model = model_of(options)
+    found = recommend(
+        model, _data(options, model), methods=wanted, metrics=columns, rows=options.rows, seconds=options.seconds,
+        **_options(options),
+    )  # fmt: skip
+    _tell(found, options)
+    return 0
+
+
+def axioms_command(options: argparse.Namespace) -> int:
+    from whence.properties import axioms, seed_table
+
+    _check_out(options)
+    names = listed(options.methods, "--methods") if options.methods else None
+    if options.model is None:
+        if options.text or options.image or options.file:
+            raise ParameterError("There is no model to measure on.\n  Give --model.")
+        _tell(seed_table(names, seed=options.seed), options)
+        return 0
+    wanted = None if names is None else by_method(options, names)
+    only = listed(options.only, "--only") if options.only else None
+    model = model_of(options)
+    target = value(options.target)
+    own = {} if options.batch_size is None else {"batch_size": options.batch_size}
+    found = axioms(
+        model, rows_of(options, model), methods=wanted, only=only, baseline=value(options.baseline), target=target,
+        output=options.output, seed=options.seed, **own,
+    )  # fmt: skip
+    _tell(found, options)
+    return 0
+
+
+# ---- what the user gave ----
+
+
+def _options(options: argparse.Namespace) -> dict[str, Any]:
+    if options.at is not None:
+        raise ParameterError("--at explains by a module, and metrics change inputs.\n  Leave it out.")
+    target = "predicted" if options.target is None else value(options.target)
+    found = {"target": target, "seed": options.seed, "batch_size": options.batch_size, "output": options.output}
+    return found if options.baseline is None else {**found, "baseline": value(options.baseline)}
+
+
+def _columns(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Each metric with those of the given parameters that it takes."""
+    flags, found = given(options, "metric"), {}
+    for name in listed(options.metrics, "--metrics"):
+        known = metrics[name].parameters
+        found[name] = {key: read(known[key], text) for key, text in flags.items() if key in known}
+    stray = sorted(key for key in flags if not any(key in taken for taken in found.values()))
+    if stray:
+        raise ParameterError(f"None of {', '.join(found)} has a parameter {stray[0]!r}.\n  Leave it out.")
+    return found
+
+
+def _data(options: argparse.Namespace, model: Any) -> Any:
+    """Rows: a text a line, a .csv with named columns, or a .jsonl of objects; or what --text and --image give."""
+    path = Path(options.file) if options.file not in (None, "-") else None
+    if path is None or path.suffix.lower() not in (".jsonl", ".csv"):
+        rows = rows_of(options, model)
+        return rows if isinstance(rows, list) else [rows]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{str(path)!r} is no text in UTF-8.\n  Give a file of rows.") from None
+    rows = _objects(text, path) if path.suffix.lower() == ".jsonl" else list(csv.DictReader(text.splitlines()))
+    return [_row(row, path.parent) for row in rows]
+
+
+def _objects(text: str, path: Path) -> list[Any]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        row = _parsed(line)
+        if not isinstance(row, dict):
+            raise InputError(f'Line {number} of {str(path)!r} is no JSON object.\n  Give one a line: {{"text": "…"}}.')
+        found.append(row)
+    return found
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
+
+
+def _row(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Numbers as numbers; images and masks named by files, looked for beside the data."""
+    found = {key: item for key, item in row.items() if item not in (None, "")}
+    for key in ("label", "rationale"):
+        if isinstance(found.get(key), str):
+            found[key] = value(found[key])
+    if isinstance(found.get("image"), str):
+        found["image"] = str(folder / found["image"])
+    if isinstance(found.get("mask"), str):
+        found["mask"] = _mask(folder / found["mask"])
+    return found
+
+
+def _mask(path: Path) -> Any:
+    """A picture of a mask: 0 and 255 are background and object; other numbers are as they are."""
+    import numpy as np
+
+    try:
+        from PIL import Image
+
+        with Image.open(path) as opened:
+            found = np.asarray(opened.convert("L"))
+    except ImportError:
+        raise ParameterError("Masks need Pillow, which is not installed.\n  pip install pillow") from None
+    except OSError:
+        raise FileError(f"The mask {str(path)!r} is no image that can be read.") from None
+    return (found > 0).astype(np.uint8) if set(np.unique(found).tolist()) <= {0, 255} else found
+
+
+# ---- what is told ----
+
+
+def _check_out(options: argparse.Namespace) -> None:
+    for path in options.out:
+        kind = path.suffix.lower().removeprefix(".")
+        if kind not in options.forms:
+            raise ParameterError(f"{str(path)!r} ends in none of {', '.join(options.forms)}.\n  Give a name that does.")
+        if path.is_dir() or not path.parent.is_dir():
+            raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
+
+
+def _tell(found: Any, options: argparse.Namespace) -> None:
+    for path in options.out:
+        _write(found, path)
+        print(safe(f"written to {path}"), file=sys.stderr)
+    if options.json:
+        print((found.board if hasattr(found, "board") else found).to_json())
+    elif not options.out:
+        print(found)
+
+
+def _write(found: Any, path: Path) -> None:
+    kind = path.suffix.lower().removeprefix(".")
+    if kind in _TABLES:
+        path.write_text(getattr(found, f"to_{kind}")(), encoding="utf-8")
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = found.plot()
+    figure = (axes[0] if isinstance(axes, list) else axes).figure
+    figure.savefig(path, bbox_inches="tight")
