@@ -62,6 +62,9 @@ ALLOWED = {  # who may import what of whence at run time
     "properties": set(
         "adapters api baselines engine errors methods progress properties registry subject targets".split()
     ),
+    "metrics": {"errors", "evaluation", "metrics", "registry"},
+    "evaluation": set("adapters api attribution engine errors evaluation methods metrics progress references".split())
+    | {"subject", "targets", "units"},
     "methods": set("baselines engine errors methods noise progress registry subject".split())
     | set(
         "adaptive coalitions conservation crossing flow grids lines maps quadrature relevances units windows".split()
@@ -94,6 +97,17 @@ def test_every_method_has_an_oracle_a_description_and_a_place_in_the_readme() ->
         assert f"`{name}`" in readme, name
 
 
+def test_every_metric_has_a_direction_a_test_and_a_place_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    tests = "".join((ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard"))
+    for name, entry in whence.metrics.items():
+        assert entry.facts["better"] in ("higher", "lower"), name
+        assert entry.description.endswith("."), name
+        assert entry.paper, name
+        assert f"`{name}`" in readme, name
+        assert f'"{name}"' in tests, name
+
+
 def blocks(file: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.S)
 
@@ -102,12 +116,14 @@ def blocks(file: str) -> list[str]:
 def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {}
-    before = set(whence.methods)
+    before, measured = set(whence.methods), set(whence.metrics)
     assert blocks(file)
     for block in blocks(file):
         exec(compile(block, file, "exec"), space)
     for added in set(whence.methods) - before:
         whence.methods._entries.pop(added)
+    for added in set(whence.metrics) - measured:
+        whence.metrics._entries.pop(added)
 
 
 def test_the_examples_in_docstrings_run() -> None:
