@@ -54,7 +54,10 @@ def told(r: Recommendation) -> str:
 def section(r: Recommendation) -> str:
     """As a section of a page."""
     head = "".join(f"<th>{text(name)}</th>" for name in _HEADS)
-    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in line) + "</tr>" for line in _lines(r))
+    body = "".join(
+        "<tr>" + "".join(f'<td style="white-space:nowrap">{text(cell)}</td>' for cell in line) + "</tr>"
+        for line in _lines(r)
+    )
     left = "".join(f"<li>{text(name)}: {text(why)}</li>" for name, why in r.left_out.items())
     beside = f"<details><summary>{len(r.left_out)} methods were left out</summary><ul>{left}</ul></details>"
     return (

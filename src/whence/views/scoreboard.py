@@ -86,6 +86,9 @@ def section(board: Scoreboard) -> str:
         lines.append(f"<tr><th>{name}</th>{cells}<td>{seconds(board, method):.3f}</td></tr>")
     said = "".join(f"<li>{text(note)}</li>" for note in notes(board))
     curves = "".join(_drawn(board, column) for column in board.columns)
+    if curves:
+        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22rem,100%),1fr));gap:1rem"
+        curves = f'<h3>Mean curves over rows</h3><div style="{grid}">{curves}</div>'
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr><th>method</th>{head}<th>s / row</th></tr>{''.join(lines)}</table></div>"
@@ -102,7 +105,7 @@ def _html_cell(board: Scoreboard, method: str, column: Column) -> str:
     best = board.best(column.name) == method
     shown = f"{number(score.value)}<small> {text(_spread(score))}</small>"
     return (
-        f'<td title="{text(told)}" style="background:{wash(_share(board, method, column))}">'
+        f'<td title="{text(told)}" style="white-space:nowrap;background:{wash(_share(board, method, column))}">'
         f"{f'<b>{shown}</b>' if best else shown}</td>"
     )
 
@@ -154,13 +157,13 @@ def _drawn(board: Scoreboard, column: Column) -> str:
         names.append(f'<span style="white-space:nowrap"><b style="color:{ink}">—</b> {text(method)}</span>')
     soft = 'fill="currentColor" font-size="11"'
     return (
-        f"<h3>{text(column.name)}</h3>"
+        f'<figure style="max-width:none"><h4>{text(column.name)} {_ARROW[column.better]}</h4>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" style="max-width:{_WIDTH}px;width:100%" role="img" '
         f'aria-label="mean curves of {text(column.name)}, one per method">{"".join(lines)}'
         f'<text x="0" y="16" {soft}>{text(number(high))}</text><text x="0" y="{_HEIGHT - 28}" {soft}>'
         f'{text(number(low))}</text><text x="{_EDGE}" y="{_HEIGHT - 6}" {soft}>{first[0]:g}</text>'
         f'<text x="{_WIDTH - 30}" y="{_HEIGHT - 6}" {soft}>{first[-1]:g}</text></svg>'
-        f'<p class="soft">{" · ".join(names)}</p>'
+        f"<figcaption class='soft'>{' · '.join(names)}</figcaption></figure>"
     )
 
 
