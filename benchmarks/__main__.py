@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from benchmarks import attention, deeplift, gaps, integrals, relevance
+from benchmarks import attention, deeplift, evaluation, gaps, integrals, relevance
 from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
@@ -183,6 +183,7 @@ def main() -> None:
     gaps.main()
     deeplift.main([])
     integrals.main()
+    evaluation.main([])
 
 
 if __name__ == "__main__":

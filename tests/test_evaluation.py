@@ -387,6 +387,48 @@ def test_erasing_nothing_changes_nothing_and_the_divergence_is_right() -> None:
     assert js(far, -far) == pytest.approx(math.log(2))
 
 
+@torch.no_grad()
+def test_what_is_told_beside_erasure_is_about_attention_itself() -> None:
+    from whence.metrics.erasure import by_difference
+
+    model = Pooled()
+    board = whence.evaluate(
+        model, {"input_ids": IDS}, methods=["raw_attention", "random"], metrics=["erasure_single", "erasure_set"]
+    )
+    for row, ids in enumerate(IDS):
+        weights = model.weights(ids[None])[0, :, 0].double()
+        single = board.results["raw_attention", "erasure_single"][row].parts["difference of weights"]
+        gaps = [float(weights.max() - weights[i]) for i in range(7)]
+        assert min(abs(single - gap) for gap in gaps) < 1e-6
+        found = board.results["raw_attention", "erasure_set"][row]
+        if "mass erased" in found.parts:
+            top = weights.sort(descending=True).values[: round(found.value * 7)]
+            assert found.parts["mass erased"] == pytest.approx(float(top.sum()), abs=1e-6)
+    lines = by_difference(board, "raw_attention")
+    assert sum(count for _, _, count, _ in lines) == len(IDS)
+    shares = torch.tensor([r.value for r in board.results["raw_attention", "erasure_set"].values()])
+    assert board["raw_attention", "erasure_set"].median == pytest.approx(float(shares.quantile(0.5)))
+
+
+def test_layers_and_heads_to_erase_are_chosen() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60, initializer_range=0.5)).eval()
+    columns = {
+        "all": {"metric": "erasure_single"}, "first": {"metric": "erasure_single", "layers": [0]},
+        "head": {"metric": "erasure_single", "layers": [0], "heads": [1]},
+    }  # fmt: skip
+    ids = {"input_ids": torch.tensor([[5, 6, 7, 8, 9]])}
+    board = whence.evaluate(model, ids, methods=["raw_attention"], metrics=columns, controls=False)
+    assert len({board["raw_attention", name].value for name in columns}) == 3
+    with pytest.raises(whence.ParameterError, match="the model attends 2 times"):
+        whence.evaluate(
+            model, ids, methods=["raw_attention"], metrics={"erasure_single": {"layers": [2]}}, controls=False
+        )
+
+
 def test_rows_of_one_token_are_excluded() -> None:
     rows = [{"inputs": {"input_ids": ids}} for ids in (torch.tensor([3]), torch.tensor([3, 4, 5]))]
     board = whence.evaluate(Pooled(), rows, methods=["raw_attention"], metrics=["erasure_single", "erasure_set"])

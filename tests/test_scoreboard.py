@@ -249,6 +249,18 @@ def test_erasure_needs_attention_over_the_units() -> None:
     assert board["gradient", "erasure_set"].rows == 1
 
 
+def test_erasure_is_drawn_as_boxes_and_points() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    ids = {"input_ids": torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])}
+    board = whence.evaluate(Pooled(), ids, methods=["raw_attention"], metrics=["erasure_single", "erasure_set"])
+    points, boxes = board.plot()
+    assert len(points.collections) == 2
+    assert boxes.get_ylabel() == "share erased"
+    assert "both flip" in str(board)
+
+
 # ---- the table ----
 
 

@@ -40,6 +40,15 @@ class Erased:
 
     which: Tensor  # (units,) bool
     layers: Any = "all"  # numbers of attention calls, or "all"
+    heads: Any = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """The attention that each position gets: mean over the chosen calls, heads and queries, (units,)."""
+
+    layers: Any = "all"
+    heads: Any = "all"
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import math
+import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Score:
     high: float
     rows: int
     parts: Mapping[str, float]  # means over rows of what else was measured
+    median: float = float("nan")  # of the rows' values
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +118,8 @@ class Scoreboard:
         results = [self.results[method, column.name][row] for row in sorted(self.results[method, column.name])]
         counted = [r for r in results if not math.isnan(r.value)]
         draws = _draws(len(counted), int(self.settings["seed"]))
-        return _scored(_finished(column, counted, draws), len(counted), _means(results))
+        median = statistics.median(r.value for r in counted) if counted else float("nan")
+        return replace(_scored(_finished(column, counted, draws), len(counted), _means(results)), median=median)
 
     # ---- showing and keeping ----
 
@@ -154,11 +157,11 @@ class Scoreboard:
         """One line per method and metric; written to a file, if there is a path."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["method", "metric", "better", "value", "low", "high", "rows"])
+        writer.writerow(["method", "metric", "better", "value", "low", "high", "median", "rows"])
         for column in self.columns:
             for method in self.methods:
                 s = self[method, column.name]
-                writer.writerow([method, column.name, column.better, s.value, s.low, s.high, s.rows])
+                writer.writerow([method, column.name, column.better, s.value, s.low, s.high, s.median, s.rows])
         return _kept(out.getvalue(), path)
 
     def to_json(self, path: Any = None) -> str:
@@ -166,7 +169,8 @@ class Scoreboard:
         cells = [
             {
                 "method": method, "metric": column.name, "value": _number(s.value), "low": _number(s.low),
-                "high": _number(s.high), "rows": s.rows, "parts": {k: _number(v) for k, v in s.parts.items()},
+                "high": _number(s.high), "median": _number(s.median), "rows": s.rows,
+                "parts": {k: _number(v) for k, v in s.parts.items()},
                 "curve": self._plain_curve(method, column.name),
             }
             for column in self.columns

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.evaluation import predicting
-from whence.evaluation.asking import Again, Copy, Erased, Moved, Randomised, Result, View
+from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.cases import Case, Failure, failed
 from whence.evaluation.explaining import Explainer, Ranker, unit_scores
 from whence.evaluation.scoreboard import Column
@@ -212,6 +212,7 @@ _ANSWERS: dict[type, Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]] =
     Copy: _plain(predicting.of_copies),
     Moved: _plain(predicting.of_steps),
     Erased: _plain(predicting.of_erasures),
+    Attended: _plain(predicting.attention),
     Again: _steps,
     Randomised: _randomised,
 }

@@ -7,60 +7,81 @@ layers the columns of all of them are erased, which is an extension.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from whence.evaluation.asking import Erased, Result, View
+from whence.evaluation.asking import Attended, Erased, Result, View
 from whence.metrics import Asking, metric
+
+if TYPE_CHECKING:
+    from whence.evaluation.scoreboard import Scoreboard
 
 _PAPER = "Serrano & Smith 2019, arXiv:1906.03731"
 
 
 @metric("erasure_single", paper=_PAPER, better="higher", of="tokens", needs=("attention",))
-def erasure_single(view: View, *, layers: Any = "all") -> Asking:
+def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> Asking:
     """JS(p, q without the highest-ranked weight) − JS(p, q without a random other one), in nats.
 
-    Beside it: how often either flips the decision (the 2 × 2 table), and the difference of their ranked values.
+    Beside it, in per cent: which of the two flips the decision (the 2 × 2 table); and the difference of their weights.
     """
     positions = _positions(view)
     if len(positions) < 2:
         return Result(float("nan"))
+    (weights,) = yield [Attended(layers, heads)]
     first = int(view.order(among=view.case.real)[0])
     others = positions[positions != first]
     other = int(others[torch.randint(len(others), (), generator=view.generator(3))])
-    asked = [_erase(view, [unit], layers) for unit in (first, other)]
-    p, q_first, q_other = yield [_erase(view, [], layers), *asked]
+    p, q_first, q_other = yield [_erase(view, units, layers, heads) for units in ([], [first], [other])]
     top, rest = js(p, q_first), js(p, q_other)
     flips = [int(q.argmax()) != int(p.argmax()) for q in (q_first, q_other)]
     names = {(True, True): "both flip", (True, False): "only the first flips", (False, True): "only the other flips"}
     parts = dict.fromkeys([*names.values(), "neither flips"], 0.0)
     parts[names.get((flips[0], flips[1]), "neither flips")] = 100.0
-    parts["difference of values"] = float(view.scores[first] - view.scores[other])
+    parts["difference of weights"] = float(weights[first] - weights[other])
     parts["negative"] = 100.0 * (top < rest)
     return Result(top - rest, parts)
 
 
 @metric("erasure_set", paper=_PAPER, better="lower", of="tokens", needs=("attention",))
-def erasure_set(view: View, *, layers: Any = "all", never: Literal["drop", "one"] = "one") -> Asking:
+def erasure_set(
+    view: View, *, layers: Any = "all", heads: Any = "all", never: Literal["drop", "one"] = "one"
+) -> Asking:
     """The share of weights erased, highest ranked first, until the decision flips.
 
-    Rows that never flip count as 1, or not at all (`never="drop"`); how many there are is told beside it.
+    Rows that never flip count as 1, or not at all (`never="drop"`); how many there are, and what part of all attention
+    was erased, are told beside it.
     """
     positions = _positions(view)
     if len(positions) < 2:
         return Result(float("nan"))
+    (weights,) = yield [Attended(layers, heads)]
     order = view.order(among=view.case.real)
-    answers = yield [_erase(view, order[:k].tolist(), layers) for k in range(len(order) + 1)]
+    answers = yield [_erase(view, order[:k].tolist(), layers, heads) for k in range(len(order) + 1)]
     decision = int(answers[0].argmax())
     needed = next((k for k, q in enumerate(answers) if int(q.argmax()) != decision), None)
     if needed is None:
         return Result(1.0 if never == "one" else float("nan"), {"never flips": 100.0})
-    share = needed / len(order)
-    weights = view.scores[order].clamp(min=0)
-    mass = float(weights[:needed].sum() / weights.sum()) if float(weights.sum()) > 0 else float("nan")
-    return Result(share, {"never flips": 0.0} | ({} if mass != mass else {"mass erased": mass}))
+    mass = float(weights[order[:needed]].sum() / weights[order].sum())
+    return Result(needed / len(order), {"never flips": 0.0, "mass erased": mass})
+
+
+def by_difference(board: Scoreboard, method: str, metric: str = "erasure_single", bins: int = 5) -> list[Any]:
+    """How often the highest weight did less than a random one, by how far apart the two were: (from, to, rows, %)."""
+    pairs = [
+        (r.parts["difference of weights"], r.value)
+        for r in board.results[method, metric].values()
+        if r.value == r.value
+    ]
+    edges = [i / bins for i in range(bins + 1)]
+    found = []
+    for low, high in pairwise(edges):
+        here = [value for apart, value in pairs if low <= apart < high or (high == 1 and apart == 1)]
+        found.append((low, high, len(here), 100 * sum(v < 0 for v in here) / len(here) if here else float("nan")))
+    return found
 
 
 def js(p: Tensor, q: Tensor) -> float:
@@ -74,7 +95,7 @@ def _positions(view: View) -> Tensor:
     return view.case.real.nonzero().flatten()
 
 
-def _erase(view: View, units: list[int], layers: Any) -> Erased:
+def _erase(view: View, units: list[int], layers: Any, heads: Any) -> Erased:
     which = torch.zeros(len(view.scores), dtype=torch.bool)
     which[units] = True
-    return Erased(which, layers)
+    return Erased(which, layers, heads)

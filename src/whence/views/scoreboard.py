@@ -17,11 +17,12 @@ _CONTROLS = ("random", "edges")
 
 def table(board: Scoreboard) -> str:
     """Methods down, metrics across; ± is half of the 95 % interval, * marks the best of a column."""
-    head = ["method", *(f"{clean(c.name)} {_ARROW[c.better]}" for c in board.columns), "s / row"]
+    head = ["method", *(f"{clean(c.name)} {_ARROW[c.better]}" for c in board.columns), "copies", "s / row"]
     lines = [head]
     for method in board.methods:
         cells = [_cell(board, method, column) for column in board.columns]
-        lines.append([clean(method), *cells, f"{seconds(board, method):.3f}"])
+        copies = f"{board.cost[method].get('asked', 0):.0f}"
+        lines.append([clean(method), *cells, copies, f"{seconds(board, method):.3f}"])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([*shown, "", *(clean(note) for note in notes(board))])
@@ -40,10 +41,17 @@ def notes(board: Scoreboard) -> list[str]:
         short = {board[m, column.name].rows for m in board.methods} - {said["rows"]}
         if short:
             found[-1] += f"; {min(short)} rows count for some"
+        found += [f"  {m}: {more}" for m in board.methods if (more := _parts(board, m, column))]
     if board.failures:
         found.append(f"{len(board.failures)} failures, the first of them:")
         found += [f"  {failure}" for failure in board.failures[:5]]
     return found
+
+
+def _parts(board: Scoreboard, method: str, column: Column) -> str:
+    """What else a metric measured, in words."""
+    parts = board[method, column.name].parts
+    return ", ".join(f"{name} {number(value)}" for name, value in parts.items())
 
 
 def seconds(board: Scoreboard, method: str) -> float:
@@ -168,25 +176,49 @@ def _drawn(board: Scoreboard, column: Column) -> str:
 
 
 def plot(board: Scoreboard, metric: str | None, ax: Any) -> Any:
-    """Mean curves with matplotlib."""
+    """Mean curves with matplotlib; of attention erasure, boxes of shares and a scatter of differences."""
     import matplotlib.pyplot as plt
 
-    drawn = [c for c in board.columns if any(board.curve(m, c.name) for m in board.methods)]
+    drawn = [c for c in board.columns if c.metric in _OWN or any(board.curve(m, c.name) for m in board.methods)]
     chosen = drawn if metric is None else [c for c in drawn if c.name == metric]
     if not chosen:
         raise ParameterError(f"There is no curve of {metric or 'these metrics'!r}.\n  Plot one of the removal metrics.")
     if ax is not None and len(chosen) > 1:
         raise ParameterError("One pair of axes holds one metric.\n  Name it: plot(metric, ax).")
-    axes = (
-        [ax]
-        if ax is not None
-        else plt.figure(figsize=(5 * len(chosen), 3.6)).subplots(1, len(chosen), squeeze=False)[0]
-    )
+    made = None if ax is not None else plt.figure(figsize=(5 * len(chosen), 3.6), layout="constrained")
+    axes = [ax] if made is None else made.subplots(1, len(chosen), squeeze=False)[0]
     for here, column in zip(axes, chosen, strict=True):
-        for i, method in enumerate(board.methods):
-            curve = board.curve(method, column.name)
-            if curve is not None:
-                here.plot(*curve, label=method, color=_INKS[i % len(_INKS)], ls="--" if method in _CONTROLS else "-")
+        _OWN.get(column.metric, _curves)(board, column, here)
         here.set_title(f"{column.name} {_ARROW[column.better]}", fontsize=10)
-        here.legend(fontsize=7)
     return axes[0] if len(chosen) == 1 else list(axes)
+
+
+def _curves(board: Scoreboard, column: Column, ax: Any) -> None:
+    for i, method in enumerate(board.methods):
+        curve = board.curve(method, column.name)
+        if curve is not None:
+            ax.plot(*curve, label=method, color=_INKS[i % len(_INKS)], ls="--" if method in _CONTROLS else "-")
+    ax.legend(fontsize=7)
+
+
+def _boxes(board: Scoreboard, column: Column, ax: Any) -> None:
+    """Each ranking's shares until the decision flips."""
+    values = [[r.value for r in board.results[m, column.name].values() if r.value == r.value] for m in board.methods]
+    ax.boxplot(values, tick_labels=board.methods)
+    ax.tick_params(axis="x", labelsize=7, rotation=20)
+    ax.set_ylabel("share erased")
+
+
+def _scattered(board: Scoreboard, column: Column, ax: Any) -> None:
+    """The difference of divergences against that of weights, a point a row."""
+    for i, method in enumerate(board.methods):
+        found = [r for r in board.results[method, column.name].values() if r.value == r.value]
+        apart = [r.parts["difference of weights"] for r in found]
+        ax.scatter(apart, [r.value for r in found], s=6, color=_INKS[i % len(_INKS)], label=method)
+    ax.axhline(0, color="gray", lw=0.8)
+    ax.set_xlabel("difference of attention weights")
+    ax.set_ylabel("difference of JS divergences")
+    ax.legend(fontsize=7)
+
+
+_OWN = {"erasure_set": _boxes, "erasure_single": _scattered}
