@@ -14,6 +14,7 @@ NEEDS = {  # a script, the data set without which it stops
     "question_classification": "sentence_classification",
     "translation": "mt_toy_deen",
     "molecules": "molecules",
+    "attention_erasure": "sentence_classification",
 }
 ALONE = ("gradient_problems", "object_recognition")  # these go on without any
 

@@ -319,6 +319,20 @@ def test_intervals_hold_the_score_and_differences_are_paired(board: whence.Score
         board["gradeint", "comprehensiveness"]
 
 
+def test_rows_that_do_not_count_for_one_take_no_part_in_a_difference() -> None:
+    ids = {"input_ids": torch.randint(0, 12, (8, 5), generator=torch.Generator().manual_seed(1))}
+    metrics = {"erasure_set": {"never": "drop"}}
+    board = whence.evaluate(Pooled(), ids, methods=["raw_attention"], metrics=metrics)
+    both = [
+        row
+        for row in range(8)
+        if not any(math.isnan(board.results[m, "erasure_set"][row].value) for m in ("raw_attention", "random"))
+    ]
+    found = board.difference("erasure_set", "raw_attention", "random")
+    assert 0 < found.rows == len(both) < 8
+    assert not math.isnan(found.value)
+
+
 def test_one_row_has_no_interval() -> None:
     cell = whence.evaluate(small(), X[:1], methods=["gradient"], metrics=["aopc"])["gradient", "aopc"]
     assert math.isnan(cell.low)

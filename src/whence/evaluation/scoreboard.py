@@ -95,7 +95,7 @@ class Scoreboard:
         """How much a scores above b, over the rows that both have, with its paired interval."""
         column = self._column(metric)
         mine, other = self.results[a, metric], self.results[b, metric]
-        both = [row for row in mine if row in other]
+        both = [r for r in mine if r in other and not math.isnan(mine[r].value) and not math.isnan(other[r].value)]
         draws = _draws(len(both), int(self.settings["seed"]))
         found = [_finished(column, [source[row] for row in both], draws) for source in (mine, other)]
         return _scored(found[0] - found[1], len(both), {})

@@ -69,13 +69,11 @@ def erasure_set(
     return Result(needed / len(order), {"never flips": 0.0, "mass erased": mass})
 
 
-def by_difference(board: Scoreboard, method: str, metric: str = "erasure_single", bins: int = 5) -> list[Any]:
+def by_difference(board: Scoreboard, method: str, bins: int = 5) -> list[tuple[float, float, int, float]]:
     """How often the highest weight did less than a random one, by how far apart the two were: (from, to, rows, %)."""
-    pairs = [
-        (r.parts["difference of weights"], r.value)
-        for r in board.results[method, metric].values()
-        if r.value == r.value
-    ]
+    column = next((c.name for c in board.columns if c.metric == "erasure_single"), "")
+    found_by_row = board.results.get((method, column), {}).values()
+    pairs = [(r.parts["difference of weights"], r.value) for r in found_by_row if r.value == r.value]
     edges = [i / bins for i in range(bins + 1)]
     found = []
     for low, high in pairwise(edges):
