@@ -194,13 +194,24 @@ def dense(image: Tensor, gone: Tensor) -> Tensor:
 
 def test_imputation_keeps_a_flat_image_and_adds_its_noise() -> None:
     flat, keep = torch.full((1, 3, 8, 8), 0.7), torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) > 0.6
-    generator = torch.Generator().manual_seed(0)
-    assert torch.allclose(imputed(flat, keep, 0.0, generator), flat.expand(5, -1, -1, -1), atol=1e-6)
-    noisy = imputed(flat, keep, 0.1, generator)
+    draws = [torch.Generator().manual_seed(n) for n in range(5)]
+    assert torch.allclose(imputed(flat, keep, 0.0, draws), flat.expand(5, -1, -1, -1), atol=1e-6)
+    noisy = imputed(flat, keep, 0.1, draws)
     gone = ~keep.expand(-1, 3, -1, -1)
     assert bool((noisy[~gone] == 0.7).all())
     assert 0.07 < float((noisy - 0.7)[gone].std()) < 0.13
-    assert torch.isfinite(imputed(flat, torch.zeros(1, 1, 8, 8, dtype=torch.bool), 0.0, generator)).all()
+    assert torch.isfinite(imputed(flat, torch.zeros(1, 1, 8, 8, dtype=torch.bool), 0.0, draws[:1])).all()
+
+
+def test_the_noise_of_an_imputed_image_is_its_own() -> None:
+    call: dict[str, Any] = {"methods": ["input_x_gradient"], "target": 0, "controls": False}
+    alone = whence.evaluate(image_model(), IMAGES, metrics={"road_morf": {"noise": 0.5}}, **call)
+    among = whence.evaluate(
+        image_model(), IMAGES, metrics={"road_lerf": {"noise": 0.5}, "road_morf": {"noise": 0.5}}, **call
+    )
+    for row in range(4):
+        one, other = (board.results["input_x_gradient", "road_morf"][row].value for board in (alone, among))
+        assert one == pytest.approx(other, abs=1e-6)
 
 
 MASKS = torch.zeros(4, 6, 6)

@@ -178,6 +178,8 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
         ({"labels": [1]}, whence.InputError, "has 1 entries, and there are 6 rows"),
         ({"labels": ["yes"] * 6, "metrics": ["perturbation_positive"]}, whence.TargetError, "The label of row 0"),
         ({"target": "label"}, whence.InputError, "needs labels"),
+        ({"target": 7}, whence.TargetError, "there is no class 7: the output has 2 classes"),
+        ({"labels": [7] * 6, "metrics": ["perturbation_positive"]}, whence.InputError, "The label is 7"),
         ({"target": "best"}, whence.TargetError, 'Give "predicted"'),
         ({"operator": "blurr"}, whence.ParameterError, "is none for numbers"),
         ({"operator": "blur"}, whence.ParameterError, "is for images"),
@@ -198,6 +200,27 @@ def test_masks_of_another_form() -> None:
         )
     with pytest.raises(whence.InputError, match=r"The mask of row 0 is \(36,\)"):
         whence.evaluate(image_model(), IMAGES, methods=["gradient"], metrics=["pointing_game"], masks=MASKS.flatten(1))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "numpy", "list", "pairs", "dicts", "generator", "dataset", "loader"])
+def test_data_comes_in_many_forms(kind: str) -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    rows = {"inputs": X, "labels": labels}
+    forms: dict[str, Any] = {
+        "tensor": rows,
+        "numpy": {"inputs": X.numpy(), "labels": labels.numpy()},
+        "list": {"inputs": list(X), "labels": labels.tolist()},
+        "pairs": list(zip(X, labels.tolist(), strict=True)),
+        "dicts": [{"inputs": x, "label": y} for x, y in zip(X, labels, strict=True)],
+        "generator": ({"inputs": x, "label": y} for x, y in zip(X, labels, strict=True)),
+        "dataset": TensorDataset(X, labels),
+        "loader": DataLoader(TensorDataset(X, labels), batch_size=4),
+    }
+    names = ["aopc", "perturbation_positive"]
+    found = whence.evaluate(Linear(), forms[kind], methods=["gradient"], metrics=names)
+    assert torch.equal(every(found), every(whence.evaluate(Linear(), rows, methods=["gradient"], metrics=names)))
 
 
 def test_one_class_only() -> None:

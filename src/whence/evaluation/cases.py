@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
@@ -109,12 +110,33 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
         return [{"inputs": tuple(part[i : i + 1] for part in data)} for i in range(count)]
     if isinstance(data, str):
         data = [data]
+    if isinstance(data, DataLoader):
+        return [row for batch in data for row in _of_loader(batch)]
+    if isinstance(data, np.ndarray) and not isinstance(model, Wrapped):
+        return _rows(model, torch.as_tensor(data))
+    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
+        data = [data[i] for i in range(len(data))]
     if not isinstance(data, Iterable):
         raise InputError(
             f"data is {type(data).__name__}.\n"
             "  Give tensors, texts or images, or rows as dicts: {'inputs': …, 'label': …, 'mask': …, 'rationale': …}."
         )
     return [_row(item, i) for i, item in enumerate(data)]
+
+
+def _of_loader(batch: Any) -> list[dict[str, Any]]:
+    """A batch of a data loader: tensors, or tensors with their labels."""
+    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor) and batch[1].dim() == 1:
+        whole = not batch[1].is_floating_point()
+        if whole and isinstance(batch[0], Tensor) and len(batch[0]) == len(batch[1]):
+            labels = batch[1].tolist()
+            return [{"inputs": batch[0][i : i + 1], "label": labels[i]} for i in range(len(labels))]
+    if isinstance(batch, Mapping):
+        tensors = {name: value for name, value in batch.items() if name not in ("label", "labels")}
+        labels = batch.get("labels", batch.get("label"))
+        found = _of_batch(tensors)
+        return found if labels is None else [{**row, "label": int(n)} for row, n in zip(found, labels, strict=True)]
+    return list(_rows(None, tuple(batch) if isinstance(batch, list) else batch))
 
 
 def _of_batch(data: Mapping[str, Any]) -> list[dict[str, Any]]:

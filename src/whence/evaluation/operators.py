@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -49,12 +50,12 @@ def check(case: Case, operator: Any) -> None:
         )
 
 
-def replaced(case: Case, keep: Tensor, operator: Any, noise: float, generator: torch.Generator) -> Tensor:
+def replaced(case: Case, keep: Tensor, operator: Any, noise: float, draws: Sequence[torch.Generator]) -> Tensor:
     """Copies (m, …) of a row of numbers, its units kept where (m, units) says so."""
     check(case, operator)
     kept = case.spread(keep)
     if operator == "road":
-        return imputed(case.x, kept, noise, generator)
+        return imputed(case.x, kept, noise, draws)
     return torch.where(kept.to(case.x.device), case.x, stand_in(case, operator))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,9 +73,14 @@ def _fill(asked: Sequence[tuple[View, Copy]], once: Sequence[int], made: list[Ro
     for members in groups.values():
         view, copy = asked[once[members[0]]]
         keep = torch.stack([asked[once[i]][1].keep for i in members])
-        whole = replaced(view.case, keep, copy.operator, copy.noise, view.generator(7))
+        whole = replaced(view.case, keep, copy.operator, copy.noise, [_draws(view, mask) for mask in keep])
         for i, x in zip(members, whole, strict=True):
             made[i] = (view.case, {**view.case.inputs, view.case.name: x[None]})
+
+
+def _draws(view: View, keep: Tensor) -> torch.Generator:
+    """A copy's own noise, whatever else is run with it."""
+    return view.generator(zlib.crc32(keep.numpy().tobytes()))
 
 
 def of_steps(asked: Sequence[tuple[View, Moved]], batch_size: int | None) -> list[Tensor]:

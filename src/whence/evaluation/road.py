@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,12 +11,12 @@ from torch import Tensor
 _AROUND = torch.tensor([[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]], dtype=torch.float64)
 
 
-def imputed(x: Tensor, keep: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+def imputed(x: Tensor, keep: Tensor, noise: float, draws: Sequence[torch.Generator]) -> Tensor:
     """Copies (m, channels, height, width) of an image (1, …), what (m, 1, height, width) does not keep solved for.
 
     Weights are 1/6 beside and 1/12 across, renormalised at the borders. With A the weights between pixels and D their
     sums, the removed pixels solve (D − A)u = A·(kept), one system per copy; it is symmetric, so that conjugate
-    gradients solve all of them together.
+    gradients solve all of them together. Each copy's noise comes from a generator of its own.
     """
     known = keep.to(torch.float64)
     gone = 1 - known
@@ -24,8 +26,10 @@ def imputed(x: Tensor, keep: Tensor, noise: float, generator: torch.Generator) -
     gone = gone.expand(-1, channels, -1, -1)
     right = gone * _around(image * known)
     found = _solved(lambda u: gone * (total * u - _around(u)), right, image.mean((2, 3), keepdim=True) * gone)
-    draw = torch.randn(found.shape, generator=generator, dtype=torch.float64) if noise else torch.zeros(())
-    return (image * known + gone * (found + noise * draw)).to(x)
+    if noise:
+        shape = found.shape[1:]
+        found = found + noise * torch.stack([torch.randn(shape, generator=own, dtype=torch.float64) for own in draws])
+    return (image * known + gone * found).to(x)
 
 
 def _around(image: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.attribution import Attribution
+from whence.errors import TargetError
 from whence.evaluation import predicting
 from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.cases import Case, Failure, failed
@@ -114,6 +115,8 @@ class Work:
                 continue
             wanted.append(int(number))
             kept.append(case)
+        if first and not kept:
+            raise TargetError(f"No row can be explained: {failures[-1].why}.\n  Give another target=.")
         found = self.explainer.of_rows(line, kept, wanted) if kept else []
         views, errors = [], []
         for case, number, a in zip(kept, wanted, found, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from whence.errors import InputError
 from whence.evaluation.asking import Result, View
 from whence.metrics import Asking, metric
 from whence.metrics.shares import count, trapezoid
@@ -26,6 +27,10 @@ def perturbation_negative(view: View, *, operator: Any = None, absolute: bool = 
 
 
 def _curve(view: View, least: bool, operator: Any, absolute: bool) -> Asking:
+    if view.case.label is None or not 0 <= view.case.label < len(view.logits):
+        raise InputError(
+            f"The label is {view.case.label}, and the model has {len(view.logits)} classes.\n  Give one of them."
+        )
     order = view.order(absolute=absolute, least=least)
     answers = yield [view.without(order[: count(view, share, "floor")], operator) for share in _SHARES]
     right = [float(int(logits.argmax()) == view.case.label) for logits in answers]
