@@ -417,3 +417,225 @@ def test_sensitivity_max_is_captums(monkeypatch: pytest.MonkeyPatch) -> None:
         model, x, methods=["input_x_gradient"], metrics={"sensitivity_max": {"radius": 0.3}}, controls=False
     )
     assert found["input_x_gradient", "sensitivity_max"].value == pytest.approx(float(wanted), abs=1e-6)
+
+
+# ---- what a second look found ----
+
+
+def ranked(model: Any, x: Any, target: Any) -> Tensor:
+    """The first unit is the most relevant, and so on."""
+    given = next(iter(x.values())) if isinstance(x, dict) else x
+    return -torch.arange(given.shape[1], dtype=torch.float32).expand(len(given), -1)
+
+
+def test_rows_without_a_label_do_not_count() -> None:
+    model = small()
+    x = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
+    right = model(x).argmax(1).tolist()
+    board = whence.evaluate(
+        model, x, methods=["gradient"], metrics=["perturbation_positive"], labels=[*right[:4], None, 7], controls=False
+    )
+    cell = board["gradient", "perturbation_positive"]
+    assert (cell.rows, cell.parts["base accuracy"]) == (4, 1)
+    assert [f.why for f in board.failures] == ["The row has no label.", "The label is 7, and the model has 3 classes."]
+
+
+def test_a_single_logit_decides_by_its_sign() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(10, 1)
+    x = torch.randn(12, 10, generator=torch.Generator().manual_seed(0))
+    labels = (model(x)[:, 0] > 0).long()
+    board = whence.evaluate(model, x, methods=["gradient"], metrics=["perturbation_positive"], labels=labels)
+    assert board["gradient", "perturbation_positive"].parts["base accuracy"] == 1
+
+    class One(Pooled):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return super().forward(input_ids)[:, :1] - super().forward(input_ids)[:, 1:2]
+
+    class Two(Pooled):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            one = super().forward(input_ids)[:, :1] - super().forward(input_ids)[:, 1:2]
+            return torch.cat([torch.zeros_like(one), one], 1)
+
+    ids = {"input_ids": torch.randint(0, 12, (8, 5), generator=torch.Generator().manual_seed(1))}
+    found = [
+        whence.evaluate(m, ids, methods={"r": ranked}, metrics=["erasure_single", "erasure_set"], controls=False)
+        for m in (One(), Two())
+    ]
+    assert torch.allclose(every(found[0]), every(found[1]), atol=1e-7)
+
+
+def test_deleting_a_token_leaves_other_inputs_alone() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b, self.out = nn.Embedding(9, 4), nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.out(self.a(a).mean(1) + self.b(b).mean(1))
+
+    model = Two()
+    a, b = torch.randint(0, 9, (2, 3, 8), generator=torch.Generator().manual_seed(0))
+    board = whence.evaluate(
+        model, {"a": a, "b": b}, methods={"r": ranked}, metrics={"comprehensiveness": {"k": 50, "operator": "delete"}},
+        wrt="a", target=0, controls=False,
+    )  # fmt: skip
+    with torch.no_grad():
+        wanted = (model(a, b).softmax(1) - model(a[:, 4:], b).softmax(1))[:, 0].double()
+    assert torch.allclose(every(board).flatten(), wanted, atol=1e-6)
+
+
+def test_rows_are_padded_only_for_models_that_do_not_mind() -> None:
+    class Minds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.states, self.out = nn.Embedding(20, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.out(self.states(self.embed(input_ids))[0][:, -1])  # the mask is not looked at
+
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for length in (4, 9, 6):
+        ids = torch.randint(1, 20, (length,), generator=generator)
+        rows.append({"inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)}})
+    call: dict[str, Any] = {"methods": {"r": ranked}, "metrics": {"aopc": {"operator": "delete", "k": [20, 50]}}}
+    model = Minds()
+    found = [every(whence.evaluate(model, rows, batch_size=size, **call)) for size in (None, 1)]
+    assert torch.allclose(*found, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+def test_a_row_of_which_nothing_would_be_left_is_reported_at_every_batch_size(size: int | None) -> None:
+    rows = [{"inputs": {"input_ids": torch.arange(1, n)}} for n in (4, 9, 11)]
+    board = whence.evaluate(
+        Pooled(), rows, methods={"r": ranked}, controls=False, batch_size=size,
+        metrics={"aopc": {"operator": "delete"}},
+    )  # fmt: skip
+    assert [(f.row, f.why) for f in board.failures] == [(0, "Nothing would be left of the row.")]
+    assert board["r", "aopc"].rows == 2
+
+
+def test_segmentation_takes_the_mean_of_the_whole_map_and_counts_pixels() -> None:
+    masks = torch.full((4, 6, 6), 255)
+    masks[:, :2], masks[:, 2] = 1, 0
+    slope = torch.arange(36.0).view(6, 6)  # its mean lies in the ignored half
+    call: dict[str, Any] = {"metrics": ["segmentation_accuracy"], "controls": False}
+    board = whence.evaluate(
+        image_model(), IMAGES, methods={"g": lambda m, x, t: slope.expand(len(x), 6, 6)}, masks=masks, **call
+    )
+    assert board["g", "segmentation_accuracy"].value == pytest.approx(6 / 18)  # all labelled ones lie below
+    masks[0] = 255
+    masks[0, 5, 5] = 1  # one labelled pixel, and it is right
+    board = whence.evaluate(
+        image_model(), IMAGES, methods={"g": lambda m, x, t: slope.expand(len(x), 6, 6)}, masks=masks, **call
+    )
+    assert board["g", "segmentation_accuracy"].value == pytest.approx((1 + 3 * 6) / (1 + 3 * 18))
+
+
+def test_masks_of_0_and_255_show_the_object() -> None:
+    call: dict[str, Any] = {"methods": ["gradient"], "metrics": ["segmentation_iou", "pointing_game"]}
+    found = [
+        whence.evaluate(image_model(), IMAGES, masks=masks, **call) for masks in (MASKS.bool(), (MASKS * 255).byte())
+    ]
+    assert torch.equal(every(found[0]), every(found[1]))
+
+
+def test_masks_of_cropped_images_have_the_size_that_the_model_sees() -> None:
+    from dataclasses import replace
+
+    import whence.evaluation.cases as cases
+
+    case = cases.case_of(image_model(), {"inputs": IMAGES[:1], "mask": torch.ones(12, 12)}, 0, None)
+    from whence.evaluation.asking import View
+    from whence.metrics.segmentation import on_mask
+
+    view = View(case, "g", torch.zeros(36).double(), 0, None, torch.zeros(2), 0)  # type: ignore[arg-type]
+    assert on_mask(view, 255)[0].shape == (12, 12)
+    with pytest.raises(whence.InputError, match="sees a part only"):
+        on_mask(replace(view, case=replace(case, cropped=True)), 255)
+
+
+def test_another_call_does_not_get_the_results_of_this_one(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    metrics = ["aopc"]
+    whence.evaluate(Linear(), X, methods={"m": lambda m, x, t: x}, metrics=metrics, resume=file)
+    with pytest.raises(whence.FileError, match="other methods"):
+        whence.evaluate(Linear(), X, methods={"m": lambda m, x, t: -x}, metrics=metrics, resume=file)
+    whence.evaluate(Linear(), X, methods={"m": lambda m, x, t: x}, metrics=metrics, resume=file)  # the same
+    other = tmp_path / "o.jsonl"
+    base = torch.zeros(10)
+    whence.evaluate(Linear(), X, methods=["gradient"], metrics=metrics, operator=base, resume=other)
+    with pytest.raises(whence.FileError, match="other metrics"):
+        whence.evaluate(Linear(), X, methods=["gradient"], metrics=metrics, operator=base + 1e-6, resume=other)
+
+
+def test_spans_of_a_pair_say_which_text_they_are_of(sentiment: Any) -> None:
+    rows = [{"text": ("you fool", "nice day"), "rationale": [(0, 4, 8)]}, {"text": ("a b", "c"), "rationale": [(0, 1)]}]
+    board = whence.evaluate(sentiment, rows, methods=["attcat"], metrics=["rationale_ap"], controls=False)
+    assert board["attcat", "rationale_ap"].rows == 1
+    assert "(text, start, end)" not in board.failures[0].why
+    assert "The rationale of row 1" in board.failures[0].why
+
+
+def test_the_order_of_rows_does_not_matter_even_to_chance() -> None:
+    x = torch.randn(9, 10, generator=torch.Generator().manual_seed(0))
+    names = ["comprehensiveness", "infidelity", "sensitivity_max"]
+    here, there = (
+        every(whence.evaluate(small(), rows, methods=["smoothgrad"], metrics=names)) for rows in (x, x.flip(0))
+    )
+    assert torch.allclose(here, there.flip(2), atol=1e-6)
+
+
+def test_a_later_chunk_may_fail_whole() -> None:
+    rows = [{"inputs": torch.randn(10)} for _ in range(32)] + [{"inputs": torch.randn(7)}]
+    board = whence.evaluate(small(), rows, methods=["gradient"], metrics=["aopc"])
+    assert {f.row for f in board.failures} == {32}
+    assert board["gradient", "aopc"].rows == 32
+
+
+def test_scores_that_are_not_finite_for_a_changed_row_are_reported() -> None:
+    class Fragile(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x.sum(1, keepdim=True).log(), torch.zeros(len(x), 1)], 1)
+
+    x = torch.tensor([[2.0, -1.0, 0.5], [3.0, 1.0, 1.0]])
+    board = whence.evaluate(
+        Fragile(), x, methods={"r": ranked}, metrics={"aopc": {"k": [34]}}, target=0, controls=False
+    )
+    assert [f.row for f in board.failures] == [0]
+    assert "not finite" in board.failures[0].why
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": torch.tensor(1.0)}, "The first dimension is rows"),
+        ({"data": torch.randint(0, 5, (2, 3, 4, 4))}, "which are no token ids"),
+        ({"labels": 3}, "labels= is int"),
+        ({"methods": None}, "names none"),
+        ({"methods": {"a": "gradient"}}, "has the parameters 'gradient'"),
+        ({"metrics": None}, "names none"),
+        ({"metrics": ["aopc", "aopc"]}, "listed twice"),
+        ({"metrics": {"a": 5}}, "has the parameters 5"),
+        ({"operator": [0.0] * 10}, "is not allowed"),
+        ({"operator": float("nan")}, "is not allowed"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"resume": 5}, "no name of a file"),
+        ({"methods": {"random": {"method": "gradient"}}}, "that of the control"),
+    ],
+)
+def test_other_bad_input_gets_a_name_too(given: dict[str, Any], said: str) -> None:
+    call: dict[str, Any] = {"data": X, "methods": ["gradient"], "metrics": ["aopc"], **given}
+    with pytest.raises(whence.WhenceError, match=said):
+        whence.evaluate(Linear(), call.pop("data"), **call)
+
+
+def test_a_label_by_name_is_a_target(sentiment: Any) -> None:
+    board = whence.evaluate(sentiment, texts(), methods=["attcat"], metrics=["aopc"], target="negative")
+    number = whence.evaluate(sentiment, texts(), methods=["attcat"], metrics=["aopc"], target=0)
+    assert torch.equal(every(board), every(number))
+    with pytest.raises(whence.TargetError):
+        whence.evaluate(sentiment, texts(), methods=["attcat"], metrics=["aopc"], target="toxic")

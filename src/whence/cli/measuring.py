@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
         add_flags(made, metrics, "metrics", "metric")
     add_inputs(laws, needed=False)
     add_flags(laws)
-    for made, forms in ((table, _BOARDS), (choice, _TABLES[:1]), (laws, _TABLES)):
+    for made, forms in ((table, _BOARDS), (choice, ("html", "json")), (laws, _TABLES)):
         made.add_argument("--json", action="store_true", help="print JSON instead of a table")
         told = f"write .{', .'.join(forms)}; may be repeated"
         made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
@@ -80,7 +81,7 @@ def axioms_command(options: argparse.Namespace) -> int:
     _check_out(options)
     names = listed(options.methods, "--methods") if options.methods else None
     if options.model is None:
-        if options.text or options.image or options.file:
+        if options.text or options.image or options.file or options.only:
             raise ParameterError("There is no model to measure on.\n  Give --model.")
         _tell(seed_table(names, seed=options.seed), options)
         return 0
@@ -130,13 +131,14 @@ def _data(options: argparse.Namespace, model: Any) -> Any:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{str(path)!r} is no text in UTF-8.\n  Give a file of rows.") from None
-    rows = _objects(text, path) if path.suffix.lower() == ".jsonl" else list(csv.DictReader(text.splitlines()))
+    lined = io.StringIO(text, newline="")
+    rows = _objects(text, path) if path.suffix.lower() == ".jsonl" else list(csv.DictReader(lined))
     return [_row(row, path.parent) for row in rows]
 
 
 def _objects(text: str, path: Path) -> list[Any]:
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         row = _parsed(line)
@@ -155,7 +157,7 @@ def _parsed(line: str) -> Any:
 
 def _row(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Numbers as numbers; images and masks named by files, looked for beside the data."""
-    found = {key: item for key, item in row.items() if item not in (None, "")}
+    found = {key: item for key, item in row.items() if item is not None and (item != "" or key == "text")}
     for key in ("label", "rationale"):
         if isinstance(found.get(key), str):
             found[key] = value(found[key])
@@ -167,7 +169,7 @@ def _row(row: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _mask(path: Path) -> Any:
-    """A picture of a mask: 0 and 255 are background and object; other numbers are as they are."""
+    """A picture of a mask, its numbers as they are."""
     import numpy as np
 
     try:
@@ -179,7 +181,7 @@ def _mask(path: Path) -> Any:
         raise ParameterError("Masks need Pillow, which is not installed.\n  pip install pillow") from None
     except OSError:
         raise FileError(f"The mask {str(path)!r} is no image that can be read.") from None
-    return (found > 0).astype(np.uint8) if set(np.unique(found).tolist()) <= {0, 255} else found
+    return found
 
 
 # ---- what is told ----
@@ -199,7 +201,7 @@ def _tell(found: Any, options: argparse.Namespace) -> None:
         _write(found, path)
         print(safe(f"written to {path}"), file=sys.stderr)
     if options.json:
-        print((found.board if hasattr(found, "board") else found).to_json())
+        print(found.to_json())
     elif not options.out:
         print(found)
 

@@ -6,7 +6,6 @@ methods and metrics of a chunk are answered together, each kind by one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,11 +97,11 @@ class View:
 
     def value(self, logits: Tensor, output: str) -> Tensor:
         """The explained score, (…) of logits (…, classes)."""
-        return probabilities(logits, output)[..., self.target]
+        return probabilities(logits, output, self.case.exclusive)[..., self.target]
 
     def generator(self, salt: int = 0) -> torch.Generator:
         """Random numbers of this row's own, whatever else is evaluated with it."""
-        return torch.Generator().manual_seed((self.seed * 1_000_003 + self.case.place) * 101 + salt)
+        return torch.Generator().manual_seed(((self.seed * 1_000_003 + self.case.seed) * 101 + salt) % 2**62)
 
     @property
     def raw(self) -> Tensor:
@@ -124,13 +123,20 @@ class Result:
     curve: tuple[list[float], list[float]] | None = None
 
 
-def probabilities(logits: Tensor, output: str) -> Tensor:
+def probabilities(logits: Tensor, output: str, exclusive: bool = True) -> Tensor:
     """Logits (…, classes) in the space that a metric measures in; a single logit is that of a binary classifier."""
     if output == "logit":
         return logits
-    if logits.shape[-1] == 1:
+    if logits.shape[-1] == 1 or not exclusive:
         return logits.sigmoid() if output == "probability" else torch.nn.functional.logsigmoid(logits)
     return logits.softmax(-1) if output == "probability" else logits.log_softmax(-1)
 
 
-Answer = Callable[[Sequence[tuple[View, Any]]], list[Any]]
+def both_classes(logits: Tensor) -> Tensor:
+    """A single logit as those of no and yes; others as they are."""
+    return torch.cat([torch.zeros_like(logits), logits], -1) if logits.shape[-1] == 1 else logits
+
+
+def decision(logits: Tensor) -> int:
+    """The class that a row is given."""
+    return int(both_classes(logits).argmax())

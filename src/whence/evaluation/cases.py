@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,9 @@ class Case:
     real: Tensor  # (units,): no padding
     free: Tensor  # (units,): may be removed: neither padding nor special
     tokens: Mapping[str, int] = field(default_factory=dict)  # ids that stand in for others, by name
+    exclusive: bool = True  # a row has one label: probabilities are a softmax
+    cropped: bool = False  # the model sees a part of the image only
+    seed: int = 0  # of the row's own: its contents
     black: Any = None  # what a black pixel is after the processor's normalisation, (1, channels, 1, 1)
     told: Mapping[str, Any] = field(default_factory=dict)  # of texts: spans, words, special, segments, text
     label: int | None = None
@@ -79,21 +84,29 @@ def listed(model: Any, data: Any, extra: Mapping[str, Any]) -> list[dict[str, An
     rows = [dict(row) for row in _rows(model, data)]
     if not rows:
         raise InputError("The data set is empty.\n  Give at least one row.")
+    return _with(rows, extra)
+
+
+def _with(rows: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows, each with its label, mask and rationale."""
     for name, given in extra.items():
         if given is None:
             continue
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise InputError(f"{name}s= is {type(given).__name__}.\n  Give one per row.")
         values = list(given)
         if len(values) != len(rows):
             raise InputError(
                 f"{name}s= has {len(values)} entries, and there are {len(rows)} rows.\n  Give one per row."
             )
-        for row, value in zip(rows, values, strict=True):
-            row[name] = value
+        rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
     return rows
 
 
 def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
     if isinstance(data, Tensor):
+        if data.dim() < 2 and not isinstance(model, Wrapped):
+            raise InputError(f"data is a tensor of the shape {tuple(data.shape)}.\n  The first dimension is rows.")
         return [{"inputs": data[i : i + 1]} for i in range(len(data))]
     if isinstance(data, Mapping) and "inputs" in data:
         rows = _rows(model, data["inputs"])
@@ -102,7 +115,7 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
             raise InputError(
                 f"data has an entry {sorted(stray)[0]!r}.\n  Known: inputs, {', '.join(f'{name}s' for name in KNOWN)}."
             )
-        return listed(model, list(rows), {name: data.get(f"{name}s") for name in KNOWN})
+        return _with(list(rows), {name: data.get(f"{name}s") for name in KNOWN})
     if isinstance(data, Mapping):
         return _of_batch(data)
     if isinstance(data, tuple) and data and all(isinstance(part, Tensor) for part in data):
@@ -177,8 +190,10 @@ def _row(item: Any, place: int) -> dict[str, Any]:
 def _with_axis(row: dict[str, Any]) -> dict[str, Any]:
     """A row's own tensors have no axis of rows."""
     given = row["inputs"]
-    if isinstance(given, Tensor) and "axis" not in row:
+    if isinstance(given, Tensor):
         return {**row, "inputs": given[None]}
+    if isinstance(given, tuple) and given and all(isinstance(part, Tensor) for part in given):
+        return {**row, "inputs": tuple(part[None] for part in given)}
     if isinstance(given, Mapping):
         return {**row, "inputs": {k: v[None] if isinstance(v, Tensor) else v for k, v in given.items()}}
     return row
@@ -210,7 +225,9 @@ def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Ca
     named = {"label": row.get("label")}
     if isinstance(named["label"], str):
         named["label"] = model.target(named["label"])
-    return _made(subject, {**row, **named}, place, told, tokens, _black(model.processor))
+    made = _made(subject, {**row, **named}, place, told, tokens, _black(model.processor))
+    cropped = bool(getattr(model.processor, "do_center_crop", False))
+    return replace(made, exclusive=model.exclusive, cropped=cropped)
 
 
 def _made(
@@ -225,6 +242,11 @@ def _made(
         )
     (name,) = names
     x = subject.inputs[name]
+    if subject.roles[name] == "ids" and x.dim() != 2:
+        raise InputError(
+            f"The input {name!r} holds integers in the shape {tuple(x.shape)}, which are no token ids.\n"
+            "  Give images as floating numbers."
+        )
     shape = tuple(x.shape[axis] for axis in places(subject, name))
     units = int(np.prod(shape, dtype=int))
     real = torch.ones(units, dtype=torch.bool)
@@ -276,11 +298,39 @@ def _label(given: Any, place: int) -> int | None:
 def _mask(given: Any, place: int) -> Tensor | None:
     if given is None:
         return None
-    found = torch.as_tensor(np.asarray(given))
+    try:
+        found = given if isinstance(given, Tensor) else torch.as_tensor(np.array(given))
+    except (TypeError, ValueError):
+        raise InputError(f"The mask of row {place} holds no numbers.\n  Give (height, width) of 0 and 1.") from None
     found = found[0] if found.dim() == 3 and len(found) == 1 else found
-    if found.dim() != 2:
+    if found.dim() != 2 or not found.numel():
         raise InputError(f"The mask of row {place} is {tuple(found.shape)}.\n  Give (height, width).")
     return found
+
+
+def seeded(cases: Sequence[Case]) -> list[Case]:
+    """Each row with a seed by what it holds, so that its place does not matter; equal rows are counted."""
+    seen: Counter[int] = Counter()
+    found = []
+    for case in cases:
+        whole = b"".join(bytes_of(value) for value in case.inputs.values() if isinstance(value, Tensor))
+        key = zlib.crc32(whole)
+        found.append(replace(case, seed=key + 7919 * seen[key]))
+        seen[key] += 1
+    return found
+
+
+def read_masks(cases: Sequence[Case]) -> list[Case]:
+    """Masks that hold nothing but 0 and 255, in the whole data set, show the object by 255."""
+    values = {int(v) for case in cases if case.mask is not None for v in case.mask.unique().tolist()}
+    if not values <= {0, 255} or 255 not in values:
+        return list(cases)
+    return [case if case.mask is None else replace(case, mask=case.mask > 0) for case in cases]
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return str(tuple(tensor.shape)).encode() + (flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
 
 
 # ---- what a model says ----

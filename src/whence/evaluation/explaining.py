@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from whence.adapters.wrapped import Wrapped
 from whence.api import explain
 from whence.attribution import Attribution
-from whence.errors import InputError, ModelError, WhenceWarning
+from whence.errors import InputError, MethodError, ModelError, WhenceWarning
 from whence.evaluation.asking import Again, Randomised, View
 from whence.evaluation.cases import Case, joined
+from whence.evaluation.journal import said
 from whence.methods import methods
 
 
@@ -33,7 +34,7 @@ class Ranker:
     @property
     def said(self) -> Any:
         """For a result file."""
-        return [self.method or "a function", {key: str(value) for key, value in (self.params or {}).items()}]
+        return [self.method, said(dict(self.params or {})), said(self.function)]
 
 
 def rankers(given: Any) -> list[Ranker]:
@@ -45,6 +46,11 @@ def rankers(given: Any) -> list[Ranker]:
         if callable(params):
             found.append(Ranker(name, function=params))
             continue
+        if params is not None and not isinstance(params, Mapping):
+            raise MethodError(
+                f"The method {name!r} has the parameters {params!r}.\n"
+                '  Give a dict of them ({"method": …} names another method), a function, or None.'
+            )
         own = dict(params or {})
         method = own.pop("method", name)
         if method not in CONTROLS:
@@ -56,6 +62,8 @@ def rankers(given: Any) -> list[Ranker]:
 
 
 def _listed(given: Any) -> list[str]:
+    if not isinstance(given, Iterable):
+        raise MethodError(f"methods={given!r} names none.\n  Give a list of names, or a dict: see whence.methods.")
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if names.count(name) > 1:
@@ -135,8 +143,9 @@ class Explainer:
         if ranker.function is not None:
             values = torch.as_tensor(ranker.function(model, inputs, torch.tensor(list(targets))))
             return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(cases))]
-        seeds = [self.seed * 1_000_003 + case.place for case in cases]
         options = {**self.options, **(ranker.params or {})}
+        seed = int(options.pop("seed", self.seed))
+        seeds = [(seed * 1_000_003 + case.seed) % 2**31 for case in cases]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # what matters of them is measured here
             a = explain(

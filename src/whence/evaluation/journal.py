@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whence.errors import FileError
-from whence.evaluation.cases import Case
+from whence.evaluation.cases import Case, bytes_of
 
 
 class Journal:
     """The finished chunks of one evaluation, in a file if there is a path."""
 
     def __init__(self, path: str | os.PathLike[str] | None, header: Mapping[str, Any]) -> None:
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise FileError(f"resume={path!r} is no name of a file.\n  Give a path.")
         self.path = None if path is None else Path(path)
         self.chunks: dict[int, Any] = {}
         if self.path is not None:
@@ -85,15 +86,27 @@ def fingerprint_of(cases: list[Case]) -> dict[str, str]:
     rows, weights = hashlib.sha256(), hashlib.sha256()
     for case in cases:
         for name, value in case.inputs.items():
-            rows.update(name.encode() + (_bytes(value) if isinstance(value, Tensor) else str(value).encode()))
+            rows.update(name.encode() + (bytes_of(value) if isinstance(value, Tensor) else str(value).encode()))
         rows.update(str((case.label, case.rationale)).encode())
-        rows.update(b"" if case.mask is None else _bytes(case.mask))
-    root = next((case.root for case in cases), None)
+        rows.update(b"" if case.mask is None else bytes_of(case.mask))
+    root = cases[0].root
+    weights.update(str(said(cases[0].model) if root is None or cases[0].model is not root else "").encode())
     for name, tensor in root.state_dict().items() if root is not None else ():
-        weights.update(name.encode() + (_bytes(tensor) if isinstance(tensor, Tensor) else b""))
+        weights.update(name.encode() + (bytes_of(tensor) if isinstance(tensor, Tensor) else b""))
     return {"rows": rows.hexdigest(), "weights": weights.hexdigest()}
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().flatten()
-    return str(tuple(tensor.shape)).encode() + (flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+def said(value: Any) -> Any:
+    """A setting for the header: tensors and functions by what they hold."""
+    if isinstance(value, Tensor):
+        return f"tensor {hashlib.sha256(bytes_of(value)).hexdigest()}"
+    if isinstance(value, Mapping):
+        return {str(key): said(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [said(item) for item in value]
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        parts = [code.co_code.hex(), str(code.co_consts), code.co_names, said(cells), said(value.__defaults__)]
+        return f"function {hashlib.sha256(str(parts).encode()).hexdigest()}"
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

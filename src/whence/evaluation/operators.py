@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -29,7 +30,11 @@ def default(case: Case, *wanted: str) -> str:
 
 def check(case: Case, operator: Any) -> None:
     """Whether this row can be perturbed so."""
-    if isinstance(operator, Tensor | Real) and not isinstance(operator, bool):
+    if isinstance(operator, Tensor):
+        return
+    if isinstance(operator, Real) and not isinstance(operator, bool) and math.isfinite(operator):
+        if case.ids and not (isinstance(operator, Integral) and 0 <= int(operator) < _vocabulary(case)):
+            raise ParameterError(f"operator={operator!r} is no token of this model.\n  Give a token's id.")
         return
     if not isinstance(operator, str):
         raise ParameterError(f"operator={operator!r} is not allowed.\n  Give a name, a number, a token's id, a tensor.")
@@ -48,6 +53,12 @@ def check(case: Case, operator: Any) -> None:
             f"operator={operator!r} is for images, and the units are {case.shape}.\n"
             '  Give "zero", a number or a tensor.'
         )
+
+
+def _vocabulary(case: Case) -> float:
+    """How many tokens a model knows, where it says so."""
+    size = getattr(getattr(case.root, "config", None), "vocab_size", None)
+    return size if isinstance(size, int) else math.inf
 
 
 def replaced(case: Case, keep: Tensor, operator: Any, noise: float, draws: Sequence[torch.Generator]) -> Tensor:
@@ -90,7 +101,9 @@ def rewritten(case: Case, keep: Tensor, operator: Any) -> dict[str, Tensor]:
     """A row of ids with some tokens deleted or replaced: ids, masks and what else has one entry per token."""
     check(case, operator)
     if operator == "delete":
-        return {name: v[:, keep] if _per_token(case, v) else v for name, v in case.inputs.items()}
+        if not bool(keep[case.real].any()):
+            raise InputError("Nothing would be left of the row.\n  Remove less of it, or by another operator.")
+        return {name: v[:, keep] if _per_token(case, name, v) else v for name, v in case.inputs.items()}
     found = dict(case.inputs)
     gone = ~keep[None]
     hidden = operator == "zero"
@@ -108,5 +121,7 @@ def rewritten(case: Case, keep: Tensor, operator: Any) -> dict[str, Tensor]:
     return found
 
 
-def _per_token(case: Case, value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() >= 2 and value.shape[:2] == case.x.shape[:2]
+def _per_token(case: Case, name: str, value: Any) -> bool:
+    """Whether an input says something of each token: the ids themselves, masks, positions, types."""
+    beside = name == case.name or any(word in name for word in ("mask", "position", "token_type"))
+    return beside and isinstance(value, Tensor) and value.dim() >= 2 and value.shape[:2] == case.x.shape[:2]

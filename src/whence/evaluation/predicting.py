@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whence.adapters.tensors import adapt
 from whence.engine.capture import Site
@@ -21,6 +22,7 @@ from whence.evaluation.operators import check, replaced, rewritten
 from whence.targets import find_logits
 
 _TOKENS, _ROWS, _NUMBERS = 8192, 128, 1 << 20  # in one pass, by default
+_AT_ONCE = 1 << 24  # numbers or ids of copies that are held at the same time
 Row = tuple[Case, dict[str, Any]]
 
 
@@ -41,22 +43,45 @@ def of_cases(cases: Sequence[Case], batch_size: int | None) -> list[Tensor]:
 
 def of_copies(asked: Sequence[tuple[View, Copy]], batch_size: int | None) -> list[Tensor]:
     """Of perturbed copies; what is asked twice, by other metrics or methods, is run once."""
+    for view, copy in asked:
+        check(view.case, copy.operator)
     keys = [(view.case.place, _key(c.operator), c.noise, c.keep.numpy().tobytes()) for view, c in asked]
     first = {key: number for number, key in reversed(list(enumerate(keys)))}
     once = sorted(first.values())
+    told: dict[Any, Tensor] = {}
+    for block in _blocks(asked, once):
+        found = logits(_made(asked, block), batch_size)
+        told |= dict(zip((keys[number] for number in block), found, strict=True))
+    return [told[key] for key in keys]
+
+
+def _blocks(asked: Sequence[tuple[View, Copy]], once: Sequence[int]) -> Iterator[list[int]]:
+    """Copies that are made at the same time: as many as are worth sorting, and no more than memory likes."""
+    block: list[int] = []
+    size = 0
+    for number in once:
+        block.append(number)
+        size += asked[number][0].case.x.numel()
+        if size > _AT_ONCE:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _made(asked: Sequence[tuple[View, Copy]], once: Sequence[int]) -> list[Row]:
+    """The rows of these copies."""
     made: list[Row] = []
     for number in once:
         view, copy = asked[number]
         if bool(copy.keep.all()):
-            check(view.case, copy.operator)
             made.append((view.case, dict(view.case.inputs)))
         elif view.case.ids:
             made.append((view.case, rewritten(view.case, copy.keep, copy.operator)))
         else:
             made.append((view.case, {}))
     _fill(asked, once, made)
-    told = dict(zip((keys[number] for number in once), logits(made, batch_size), strict=True))
-    return [told[key] for key in keys]
+    return made
 
 
 def _key(operator: Any) -> Any:
@@ -124,7 +149,27 @@ def _alike(case: Case, inputs: dict[str, Any]) -> Any:
 
 
 def _padded(case: Case) -> bool:
-    return case.ids and isinstance(case.inputs.get("attention_mask"), Tensor)
+    """Whether rows of other lengths can be padded: there is a mask, and the model gives a padded row the same score."""
+    if not case.ids or not isinstance(case.inputs.get("attention_mask"), Tensor):
+        return False
+    if case.root is None:
+        return False
+    if case.root not in _PADS:
+        longer = {name: _longer(case, name, value, 3) for name, value in case.inputs.items()}
+        alone, padded = _run([(case, dict(case.inputs))]), _run([(case, longer)])
+        _PADS[case.root] = bool((alone - padded).abs().max() <= 1e-3 * alone.abs().max().clamp(min=1e-3))
+    return _PADS[case.root]
+
+
+_PADS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _longer(case: Case, name: str, value: Any, more: int) -> Any:
+    """An input with padding at the end of each row."""
+    if not isinstance(value, Tensor) or value.dim() < 2 or value.shape[1] != case.x.shape[1]:
+        return value
+    fill = case.tokens.get("pad", 0) if name == case.name else 0
+    return torch.cat([value, value.new_full((len(value), more, *value.shape[2:]), fill)], 1)
 
 
 def _alone(case: Case) -> bool:

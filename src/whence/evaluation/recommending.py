@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, MethodError
+from whence.errors import InputError, MethodError, ParameterError
 from whence.evaluation.cases import Case, case_of, listed
 from whence.evaluation.explaining import Explainer, Ranker, rankers, unit_scores
 from whence.evaluation.predicting import of_cases
 from whence.evaluation.run import evaluate
-from whence.evaluation.scoreboard import Scoreboard, interval
+from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
 
 FEW = 8  # rows, below which a bootstrap says nothing
@@ -46,10 +47,17 @@ class Recommendation:
 
     @property
     def best(self) -> str | None:
-        """The cheapest of those which cannot be told from the most faithful; None if that is no better than random."""
-        if not self.ranking[0].beats_random:
-            return None
-        return min((c for c in self.ranking if c.tied), key=lambda c: c.seconds).method
+        """The cheapest of those which beat random and cannot be told from the most faithful; None if there is none."""
+        good = [c for c in self.ranking if c.tied and c.beats_random]
+        return min(good, key=lambda c: c.seconds).method if good else None
+
+    def to_json(self) -> str:
+        """The advice, the ranking, what was left out, and the table."""
+        told = {
+            "best": self.best, "ranking": [asdict(choice) for choice in self.ranking],
+            "left_out": dict(self.left_out), "board": json.loads(self.board.to_json()),
+        }  # fmt: skip
+        return json.dumps(told, ensure_ascii=False, indent=1)
 
     def show(self) -> None:
         """Print it."""
@@ -77,37 +85,64 @@ class Recommendation:
 
 def recommend(
     model: Any, data: Any, *, methods: Any = None, metrics: Any = ("comprehensiveness", "sufficiency"), rows: int = 64,
-    seconds: float = 120.0, seed: int = 0, progress: bool | None = None, wrt: Any = None, **options: Any,
+    seconds: float = 120.0, seed: int = 0, progress: bool | None = None, wrt: Any = None, labels: Any = None,
+    masks: Any = None, rationales: Any = None, **options: Any,
 ) -> Recommendation:  # fmt: skip
     """Measure the methods on some rows within a budget of seconds, and rank them by faithfulness, then cost.
 
     Every method is tried on a few rows first; those that would not fit into the budget are left out, and named.
     """
-    if not isinstance(rows, int) or rows < 2:
-        raise InputError(f"rows={rows!r} is not allowed.\n  Give at least 2: one row shows no spread.")
-    given = {name: options.pop(f"{name}s", None) for name in ("label", "mask", "rationale")}
-    whole = listed(model, data, given)
-    if len(whole) < 2:
-        raise InputError("There is one row, which shows no spread.\n  Give at least 2.")
-    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))[:rows].sort().values
-    some = [whole[i] for i in order.tolist()]
-    cases = [case_of(model, row, place, wrt) for place, row in enumerate(some[:_TRIED])]
-    lines = rankers(_every(cases[0]) if methods is None else methods)
-    explainer = Explainer(model, {k: v for k, v in options.items() if k not in ("target", "operator")}, seed, wrt)
-    cost, left_out = _tried(cases, lines, explainer)
-    chosen = _affordable(lines, cost, seconds / len(some), left_out)
+    _check(rows, seconds, seed)
+    whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))[:rows].sort().values.tolist()
+    cases = [case for place in order if isinstance(case := _case(model, whole[place], place, wrt), Case)]
+    if len(cases) < 2:
+        raise InputError(f"There are {len(cases)} rows that can be read, which show no spread.\n  Give at least 2.")
+    own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
+    lines = [line for line in rankers(_every(cases[0]) if methods is None else methods) if line.method != "random"]
+    cost, left_out = _tried(cases[:_TRIED], lines, Explainer(model, own, seed, wrt))
+    chosen = _affordable(lines, cost, seconds / len(cases), left_out)
     board = evaluate(
-        model, [_named(row) for row in some], methods={line.name: _given(line) for line in chosen}, metrics=metrics,
-        seed=seed, progress=progress, wrt=wrt, **options,
+        model, [_named(whole[case.place]) for case in cases], metrics=metrics, seed=seed, progress=progress, wrt=wrt,
+        methods={line.name: _given(line) for line in chosen} | _controls(seed), **options,
     )  # fmt: skip
-    return Recommendation(_ranking(board), board, left_out)
+    return Recommendation(_ranking(board, left_out), board, left_out)
+
+
+_OF_EVALUATE = ("target", "operator", "resume", "batch_size", "controls")
+_MORE = ("random 2", "random 3", "random 4")  # one draw of the control would itself be noise
+
+
+def _controls(seed: int) -> dict[str, Any]:
+    return {name: {"method": "random", "seed": seed + 1 + i} for i, name in enumerate(_MORE)} | {"random": None}
+
+
+def _check(rows: Any, seconds: Any, seed: Any) -> None:
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 2:
+        raise ParameterError(f"rows={rows!r} is not allowed.\n  Give at least 2: one row shows no spread.")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise ParameterError(f"seconds={seconds!r} is not allowed.\n  Give a number above 0.")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31 - 9:
+        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0.")
+
+
+def _case(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | None:
+    """A row that can be read and has a score; others are left for `evaluate` to report."""
+    try:
+        case = case_of(model, row, place, wrt)
+        of_cases([case], None)
+    except Exception:
+        return None
+    return case
 
 
 def _named(row: Mapping[str, Any]) -> Any:
-    """A row as data again; its tensors have their axis of rows already."""
+    """A row as data again, its tensors without their axis of rows."""
     inputs = row["inputs"]
     if isinstance(inputs, Tensor):
         inputs = inputs[0]
+    elif isinstance(inputs, tuple):
+        inputs = tuple(v[0] if isinstance(v, Tensor) and v.dim() else v for v in inputs)
     elif isinstance(inputs, Mapping):
         inputs = {k: v[0] if isinstance(v, Tensor) and v.dim() else v for k, v in inputs.items()}
     return {**row, "inputs": inputs}
@@ -129,7 +164,7 @@ def _tried(
     cases: Sequence[Case], lines: Sequence[Ranker], explainer: Explainer
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds that each method takes for a row, and why some do not work."""
-    targets = [int(logits.argmax()) for logits in of_cases(cases, None)]
+    targets = [int(of_cases([case], None)[0].argmax()) for case in cases]
     cost: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for line in lines:
@@ -171,34 +206,48 @@ def _affordable(
     return [line for line in lines if line.name in chosen]
 
 
-def _ranking(board: Scoreboard) -> tuple[Choice, ...]:
-    """Each method's distance from the random control, row by row, in standard deviations of each metric."""
-    shared = set.intersection(*(_rows_of(board, m, c.name) for m in board.methods for c in board.columns))
-    if len(shared) < 2:
-        raise InputError("Fewer than 2 rows have a score by every method and metric.\n  See evaluate() for why.")
-    rows = sorted(shared)
+def _ranking(board: Scoreboard, left_out: dict[str, str]) -> tuple[Choice, ...]:
+    """Each method's distance from the random control, row by row, in standard deviations of each metric.
+
+    Many methods are compared, so differences count only beyond what the largest of so many would be by chance.
+    """
+    rows = _shared_rows(board, left_out)
+    names = [m for m in board.methods if m not in left_out and m != "edges"]
     values = torch.tensor(
-        [[[board.results[m, c.name][r].value for r in rows] for c in board.columns] for m in board.methods],
+        [[[board.results[m, c.name][r].value for r in rows] for c in board.columns] for m in names],
         dtype=torch.float64,
     )  # (methods, metrics, rows)
     signs = torch.tensor([1.0 if c.better == "higher" else -1.0 for c in board.columns], dtype=torch.float64)
     spread = values.std((0, 2)).clamp(min=1e-12)
-    random = values[board.methods.index("random")].mean(1)
-    distance = ((values - random[None, :, None]) * (signs / spread)[None, :, None]).mean(1)  # (methods, rows)
-    means = distance.mean(1)
-    order = [
-        i for i in means.argsort(descending=True, stable=True).tolist() if board.methods[i] not in ("random", "edges")
-    ]
-    best, control = distance[order[0]], distance[board.methods.index("random")]
+    draws = [i for i, name in enumerate(names) if name in ("random", *_MORE)]
+    scaled = (values * (signs / spread)[None, :, None]).mean(1)  # (methods, rows)
+    control = scaled[draws].mean(0)
+    order = [i for i in scaled.mean(1).argsort(descending=True, stable=True).tolist() if i not in draws]
+    distance = scaled[order] - control
+    above, behind = surely_above(distance), surely_above(distance[0] - distance)
     enough = len(rows) >= FEW
     return tuple(
         Choice(
-            board.methods[i], float(means[i]), *interval(distance[i]), _seconds(board, board.methods[i]),
-            i == order[0] or not enough or interval(best - distance[i])[0] <= 0,
-            enough and interval(distance[i] - control)[0] > 0,
+            names[i], float(distance[place].mean()), *interval(distance[place]), _seconds(board, names[i]),
+            tied=not (enough and bool(behind[place])), beats_random=enough and bool(above[place]),
         )
-        for i in order
+        for place, i in enumerate(order)
     )  # fmt: skip
+
+
+def _shared_rows(board: Scoreboard, left_out: dict[str, str]) -> list[int]:
+    """Rows with a score by every metric for every method; methods without a score for most rows are left out."""
+    counts = {m: set.intersection(*(_rows_of(board, m, c.name) for c in board.columns)) for m in board.methods}
+    most = max(len(rows) for rows in counts.values())
+    if not counts["random"]:
+        raise InputError("The random control has no score by these metrics.\n  Choose others: see evaluate().")
+    for method, rows in counts.items():
+        if len(rows) < max(2, most / 2):
+            left_out[method] = f"{len(rows)} of {most} rows have a score"
+    shared = set.intersection(*(rows for method, rows in counts.items() if method not in left_out))
+    if len(shared) < 2 or not set(counts) - set(left_out) - {"random", "edges", *_MORE}:
+        raise InputError("Fewer than 2 rows have a score by every method and metric.\n  See evaluate() for why.")
+    return sorted(shared)
 
 
 def _rows_of(board: Scoreboard, method: str, metric: str) -> set[int]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from os import PathLike
 from typing import Any, Literal
 
+from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError, WhenceError
 from whence.evaluation.asking import Result
-from whence.evaluation.cases import Case, Failure, case_of, failed, listed
+from whence.evaluation.cases import Case, Failure, case_of, failed, listed, read_masks, seeded
 from whence.evaluation.explaining import Explainer, Ranker, rankers
-from whence.evaluation.journal import Journal, fingerprint_of
+from whence.evaluation.journal import Journal, fingerprint_of, said
 from whence.evaluation.operators import default
 from whence.evaluation.scoreboard import Column, Scoreboard
 from whence.evaluation.work import Work
@@ -47,9 +49,12 @@ def evaluate(
     """
     columns = _columns(metrics, operator)
     lines = _lines(methods, controls)
-    _check(target, batch_size, columns)
+    _check(model, target, batch_size, seed)
     rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     cases, failures = _cases(model, rows, wrt)
+    cases = read_masks(seeded(cases))
+    if isinstance(model, Wrapped) and isinstance(target, str) and target not in ("predicted", "label"):
+        target = model.target(target)
     columns = [_with_operator(column, cases[0]) for column in columns]
     _check_needs(columns, cases, target)
     if controls and "edges" not in {line.name for line in lines} and all(case.image for case in cases):
@@ -57,7 +62,7 @@ def evaluate(
     work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
-        "target": target, "seed": seed, "options": {k: str(v) for k, v in options.items()}, "version": 1,
+        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": 1,
         **(fingerprint_of(cases) if resume is not None else {}),
     }  # fmt: skip
     journal = Journal(resume, header)
@@ -75,16 +80,24 @@ def evaluate(
 
 def _lines(methods: Any, controls: bool) -> list[Ranker]:
     found = rankers(methods)
-    if controls and not any(line.method == "random" for line in found):
+    taken = next((line for line in found if line.name == "random" and line.method != "random"), None)
+    if controls and taken is not None:
+        raise ParameterError("The line 'random' is that of the control.\n  Give yours another name.")
+    if controls and not any(line.name == "random" for line in found):
         found.append(Ranker("random", "random"))
     return found
 
 
 def _columns(given: Any, operator: Any) -> list[Column]:
     """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another)."""
-    named = given if isinstance(given, Mapping) else dict.fromkeys([given] if isinstance(given, str) else given)
+    named = given if isinstance(given, Mapping) else dict.fromkeys(_names(given))
     found = []
     for name, params in named.items():
+        if params is not None and not isinstance(params, Mapping):
+            raise ParameterError(
+                f"The metric {name!r} has the parameters {params!r}.\n"
+                '  Give a dict of them ({"metric": …} names another metric), or None.'
+            )
         own = dict(params or {})
         entry = known_metrics[own.pop("metric", name)]
         if operator is not None and "operator" in entry.parameters:
@@ -95,6 +108,18 @@ def _columns(given: Any, operator: Any) -> list[Column]:
     return found
 
 
+def _names(given: Any) -> list[str]:
+    if not isinstance(given, Iterable):
+        raise ParameterError(f"metrics={given!r} names none.\n  Give a list of names, or a dict: see whence.metrics.")
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if names.count(name) > 1:
+            raise ParameterError(
+                f"The metric {name!r} is listed twice.\n  Give a dict to have it with other parameters."
+            )
+    return names
+
+
 def _with_operator(column: Column, case: Case) -> Column:
     """The first of the metric's usual operators that these rows take, where none is asked for."""
     if column.params.get("operator", "") is not None:
@@ -102,11 +127,15 @@ def _with_operator(column: Column, case: Case) -> Column:
     return replace(column, params={**column.params, "operator": default(case, *column.facts["operators"])})
 
 
-def _check(target: Any, batch_size: Any, columns: Sequence[Column]) -> None:
-    if target not in ("predicted", "label") and (not isinstance(target, int) or isinstance(target, bool)):
+def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
+    named = isinstance(target, str) and isinstance(model, Wrapped) and target in model.labels.values()
+    whole = isinstance(target, Integral) and not isinstance(target, bool)
+    if not named and not whole and not (isinstance(target, str) and target in ("predicted", "label")):
         raise TargetError(f'target={target!r} is not allowed.\n  Give "predicted", "label", or the number of a class.')
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+    if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
         raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**31:
+        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0 to 2³¹ − 1.")
 
 
 def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
+from whence.evaluation.journal import said
 
 _DRAWS = 1000
 
@@ -38,7 +39,7 @@ class Column:
 
     @property
     def said(self) -> list[Any]:
-        return [self.name, self.metric, {key: str(value) for key, value in self.params.items()}]
+        return [self.name, self.metric, said(self.params)]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Scoreboard:
     def difference(self, metric: str, a: str, b: str) -> Score:
         """How much a scores above b, over the rows that both have, with its paired interval."""
         column = self._column(metric)
-        mine, other = self.results[a, metric], self.results[b, metric]
+        mine, other = (self.results[self._method(name), metric] for name in (a, b))
         both = [r for r in mine if r in other and not math.isnan(mine[r].value) and not math.isnan(other[r].value)]
         draws = _draws(len(both), int(self.settings["seed"]))
         found = [_finished(column, [source[row] for row in both], draws) for source in (mine, other)]
@@ -102,11 +103,17 @@ class Scoreboard:
 
     def curve(self, method: str, metric: str) -> tuple[list[float], list[float]] | None:
         """The mean curve over rows, where the metric draws one; values that are missing take no part."""
-        curves = [r.curve for r in self.results[method, metric].values() if r.curve is not None]
+        results = self.results[self._method(method), self._column(metric).name]
+        curves = [r.curve for r in results.values() if r.curve is not None]
         if not curves:
             return None
         y = torch.tensor([curve[1] for curve in curves], dtype=torch.float64)
         return list(curves[0][0]), y.nanmean(0).tolist()
+
+    def _method(self, name: str) -> str:
+        if name not in self.methods:
+            raise ParameterError(f"The table has no {name!r}. {did_you_mean(str(name), self.methods)}")
+        return name
 
     def _column(self, name: str) -> Column:
         found = next((column for column in self.columns if column.name == name), None)
@@ -201,20 +208,21 @@ def _kept(text: str, path: Any) -> str:
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return value if math.isfinite(value) else None
 
 
 # ---- intervals ----
 
 
+@lru_cache(maxsize=4)
 def _draws(rows: int, seed: int) -> Tensor:
     """How often each row comes in each draw, (draws + 1, rows); the first line is the data as it is."""
     if rows == 0:
         return torch.zeros(1, 0, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    picks = torch.randint(rows, (_DRAWS, rows), generator=generator)
-    counts = torch.zeros(_DRAWS, rows, dtype=torch.float64).scatter_add_(1, picks, torch.ones_like(picks).double())
-    return torch.cat([torch.ones(1, rows, dtype=torch.float64), counts])
+    picks = (torch.randint(rows, (rows,), generator=generator) for _ in range(_DRAWS))
+    counts = [torch.bincount(pick, minlength=rows).double() for pick in picks]
+    return torch.stack([torch.ones(rows, dtype=torch.float64), *counts])
 
 
 def interval(values: Tensor, seed: int = 0) -> tuple[float, float]:
@@ -222,6 +230,18 @@ def interval(values: Tensor, seed: int = 0) -> tuple[float, float]:
     draws = _draws(len(values), seed)
     found = _scored(draws @ values / draws.sum(1), len(values), {})
     return found.low, found.high
+
+
+def surely_above(values: Tensor, seed: int = 0) -> Tensor:
+    """Which of several means over rows, (several, rows), are above 0, all of them together at 95 %.
+
+    The bound is the largest deviation, in standard errors, that any of them shows in a bootstrap.
+    """
+    draws = _draws(values.shape[1], seed)
+    means = values @ (draws / draws.sum(1, keepdim=True)).T  # (several, draws + 1)
+    error = means[:, 1:].std(1).clamp(min=1e-12)
+    largest = ((means[:, 1:] - means[:, :1]) / error[:, None]).amax(0)
+    return means[:, 0] > largest.quantile(0.95) * error
 
 
 def _finished(column: Column, results: list[Result], draws: Tensor) -> Tensor:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
-from whence.errors import TargetError
+from whence.errors import InputError, ModelError, TargetError
 from whence.evaluation import predicting
 from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.cases import Case, Failure, failed
@@ -36,6 +37,7 @@ class _Task:
         """Run until the next question, the result, or an error."""
         try:
             if self.asking is None:
+                self._check()
                 found = metrics[self.column.metric].function(self.view, **self.column.params)
                 if not isinstance(found, Generator):
                     self.result, self.wants = found, []
@@ -47,6 +49,12 @@ class _Task:
             self.result, self.wants = done.value, []
         except Exception as error:
             self.error, self.wants = error, []
+
+    def _check(self) -> None:
+        """Whether the row comes with what the metric needs."""
+        for need in self.column.facts.get("needs", ()):
+            if need != "attention" and getattr(self.view.case, need) is None:
+                raise InputError(f"The row has no {need}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +69,13 @@ class Work:
     def chunk(self, cases: Sequence[Case], first: bool) -> dict[str, Any]:
         """Everything about some rows, as plain data."""
         failures: list[Failure] = []
-        told = self._predicted(cases, failures)
+        told = self._predicted(cases, failures, first)
         cases = [case for case in cases if case.place in told]
         tasks, cost = [], {}
         for line in self.lines:
             start = time.perf_counter()
-            views, passes = self._views(line, cases, told, failures, first)
-            cost[line.name] = {"seconds": time.perf_counter() - start, "passes": passes, "rows": len(views)}
+            views = self._views(line, cases, told, failures, first)
+            cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views)}
             tasks += [_Task(view, line, column) for view in views for column in self.columns]
         start = time.perf_counter()
         self._drive(tasks)
@@ -87,7 +95,7 @@ class Work:
             "failures": [[f.row, f.method, f.metric, f.why] for f in failures],
         }
 
-    def _predicted(self, cases: Sequence[Case], failures: list[Failure]) -> dict[int, Tensor]:
+    def _predicted(self, cases: Sequence[Case], failures: list[Failure], first: bool) -> dict[int, Tensor]:
         """The logits of each row as it is, by its place."""
         try:
             found: Sequence[Any] = predicting.of_cases(cases, self.batch_size)
@@ -97,17 +105,17 @@ class Work:
             if isinstance(line, Exception):
                 failures.append(failed(line, case.place))
         good = {c.place: line for c, line in zip(cases, found, strict=True) if isinstance(line, Tensor)}
-        if not good:
+        if not good and first:
             raise next(line for line in found if isinstance(line, Exception))
         return good
 
     def _views(
         self, line: Ranker, cases: Sequence[Case], told: Mapping[int, Tensor], failures: list[Failure], first: bool
-    ) -> tuple[list[View], int]:
+    ) -> list[View]:
         wanted, kept = [], []
         for case in cases:
             logits = told[case.place]
-            number = int(logits.argmax()) if self.target == "predicted" else self.target
+            number = int(logits.argmax()) if self.target == "predicted" else self.target  # of one logit, that one
             number = case.label if self.target == "label" else number
             if number is None or not 0 <= int(number) < len(logits):
                 why = f"there is no class {number}: the output has {len(logits)} classes"
@@ -128,8 +136,7 @@ class Work:
                 failures.append(failed(scores, case.place, line.name))
         if first and errors and not views:
             raise errors[0]  # nothing of it works: better now than after an hour
-        passes = [a.receipt for a in found if not isinstance(a, Exception)]
-        return views, sum(r["forward_passes"] + r["backward_passes"] for r in passes[:1])
+        return views
 
     def _drive(self, tasks: list[_Task]) -> None:
         """Let every metric ask, answer all of them together, until each has its result."""
@@ -158,7 +165,7 @@ class Work:
         """All requests of one kind at once; one by one where that fails."""
         answer = _ANSWERS[type(asked[0][1])]
         try:
-            return answer(self, asked)
+            return [_finite(found) for found in answer(self, asked)]
         except Exception as error:
             if len(asked) == 1:
                 return [error]
@@ -182,10 +189,17 @@ def _scores(case: Case, a: Attribution | Exception) -> Tensor | Exception:
         return error
 
 
+def _finite(found: Any) -> Any:
+    """An answer, if it is one."""
+    if isinstance(found, Tensor) and not bool(torch.isfinite(found).all()):
+        return ModelError("The model, or the method, gave numbers that are not finite for a changed row.")
+    return found
+
+
 def _tried(work: Callable[..., list[Any]], *arguments: Any) -> Any:
     """The one answer, or the error."""
     try:
-        return work(*arguments)[0]
+        return _finite(work(*arguments)[0])
     except Exception as error:
         return error
 

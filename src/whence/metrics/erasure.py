@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from whence.evaluation.asking import Attended, Erased, Result, View
+from whence.evaluation.asking import Attended, Erased, Result, View, both_classes, decision
 from whence.metrics import Asking, metric
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     other = int(others[torch.randint(len(others), (), generator=view.generator(3))])
     p, q_first, q_other = yield [_erase(view, units, layers, heads) for units in ([], [first], [other])]
     top, rest = js(p, q_first), js(p, q_other)
-    flips = [int(q.argmax()) != int(p.argmax()) for q in (q_first, q_other)]
+    flips = [decision(q) != decision(p) for q in (q_first, q_other)]
     names = {(True, True): "both flip", (True, False): "only the first flips", (False, True): "only the other flips"}
     parts = dict.fromkeys([*names.values(), "neither flips"], 0.0)
     parts[names.get((flips[0], flips[1]), "neither flips")] = 100.0
@@ -61,8 +61,7 @@ def erasure_set(
     (weights,) = yield [Attended(layers, heads)]
     order = view.order(among=view.case.real)
     answers = yield [_erase(view, order[:k].tolist(), layers, heads) for k in range(len(order) + 1)]
-    decision = int(answers[0].argmax())
-    needed = next((k for k, q in enumerate(answers) if int(q.argmax()) != decision), None)
+    needed = next((k for k, q in enumerate(answers) if decision(q) != decision(answers[0])), None)
     if needed is None:
         return Result(1.0 if never == "one" else float("nan"), {"never flips": 100.0})
     mass = float(weights[order[:needed]].sum() / weights[order].sum())
@@ -84,7 +83,7 @@ def by_difference(board: Scoreboard, method: str, bins: int = 5) -> list[tuple[f
 
 def js(p: Tensor, q: Tensor) -> float:
     """The Jensen–Shannon divergence of two rows of logits, in nats."""
-    a, b = p.log_softmax(-1), q.log_softmax(-1)
+    a, b = both_classes(p).log_softmax(-1), both_classes(q).log_softmax(-1)
     m = torch.logaddexp(a, b) - torch.log(torch.tensor(2.0, dtype=a.dtype))
     return max(0.0, float(((a.exp() * (a - m)).sum() + (b.exp() * (b - m)).sum()) / 2))
 

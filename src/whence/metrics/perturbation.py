@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from whence.errors import InputError
-from whence.evaluation.asking import Result, View
+from whence.evaluation.asking import Result, View, both_classes, decision
 from whence.metrics import Asking, metric
 from whence.metrics.shares import count, trapezoid
 
@@ -27,11 +27,10 @@ def perturbation_negative(view: View, *, operator: Any = None, absolute: bool = 
 
 
 def _curve(view: View, least: bool, operator: Any, absolute: bool) -> Asking:
-    if view.case.label is None or not 0 <= view.case.label < len(view.logits):
-        raise InputError(
-            f"The label is {view.case.label}, and the model has {len(view.logits)} classes.\n  Give one of them."
-        )
+    classes = len(both_classes(view.logits))
+    if view.case.label is None or not 0 <= view.case.label < classes:
+        raise InputError(f"The label is {view.case.label}, and the model has {classes} classes.\n  Give one of them.")
     order = view.order(absolute=absolute, least=least)
     answers = yield [view.without(order[: count(view, share, "floor")], operator) for share in _SHARES]
-    right = [float(int(logits.argmax()) == view.case.label) for logits in answers]
+    right = [float(decision(logits) == view.case.label) for logits in answers]
     return Result(100 * trapezoid(right, _SHARES), {"base accuracy": right[0]}, (_SHARES, right))

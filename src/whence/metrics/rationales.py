@@ -65,9 +65,17 @@ def _marked(case: Case, units: Sequence[int]) -> list[bool]:
     """Whether each of these tokens is marked: by characters' spans, or by one entry per token."""
     given = case.rationale
     spans = case.told.get("spans")
-    listed = isinstance(given, list | tuple)
-    if listed and spans and all(isinstance(item, list | tuple) and len(item) == 2 for item in given):
-        return [any(a < end and start < b for start, end in given) for a, b in (spans[u] for u in units)]
+    segments = case.told.get("segments") or [0] * len(case.free)
+    if isinstance(given, list | tuple) and spans and all(isinstance(item, list | tuple) for item in given):
+        pair = len({segments[u] for u in units}) > 1
+        if any(len(item) != (3 if pair else 2) for item in given):
+            form = "(text, start, end), the text being 0 or 1" if pair else "(start, end)"
+            raise InputError(f"The rationale of row {case.place} is {given!r}.\n  Give spans of characters {form}.")
+        marks = [tuple(item) if pair else (segments[units[0]], *item) for item in given]
+        return [
+            any(segments[u] == text and spans[u][0] < end and start < spans[u][1] for text, start, end in marks)
+            for u in units
+        ]
     whole = torch.as_tensor(given).flatten()
     if len(whole) == len(case.free):
         return [bool(whole[u]) for u in units]

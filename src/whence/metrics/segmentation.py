@@ -15,12 +15,12 @@ _PAPER = "Chefer, Gur & Wolf 2021, arXiv:2012.09838"
 _FACTS: dict[str, Any] = {"paper": _PAPER, "better": "higher", "of": "images", "needs": ("mask",)}
 
 
-@metric("segmentation_accuracy", **_FACTS)
+@metric("segmentation_accuracy", **_FACTS, combine=lambda sums: _share(sums))
 def segmentation_accuracy(view: View, *, ignore: int = 255) -> Result:
-    """The share of labelled pixels on the right side: above the map's own mean is the object."""
+    """The share of all labelled pixels on the right side: above the map's own mean is the object."""
     found, gold = _sides(view, ignore)
     counts = {"right": float((found == gold).sum()), "labelled": float(len(gold))}
-    return Result(counts["right"] / counts["labelled"] if len(gold) else float("nan"), counts)
+    return Result(_share(counts), counts)
 
 
 @metric("segmentation_iou", **_FACTS, combine=lambda sums: _iou(sums))
@@ -37,9 +37,14 @@ def segmentation_iou(view: View, *, ignore: int = 255) -> Result:
 @metric("segmentation_ap", **_FACTS)
 def segmentation_ap(view: View, *, ignore: int = 255) -> Result:
     """Average precision of [1 − R, R] against [background, object], flattened together; mean over images."""
-    scores, gold = _map(view, ignore)
+    whole, gold, labelled = _map(view, ignore)
+    scores = whole[labelled]
     both = torch.cat([1 - scores, scores])
     return Result(average_precision(both, torch.cat([~gold, gold])))
+
+
+def _share(sums: dict[str, float]) -> float:
+    return sums["right"] / sums["labelled"] if sums["labelled"] else float("nan")
 
 
 def _iou(sums: dict[str, float]) -> float:
@@ -51,29 +56,34 @@ def _iou(sums: dict[str, float]) -> float:
     return sum(parts) / len(parts) if parts else float("nan")
 
 
-def _map(view: View, ignore: int) -> tuple[Tensor, Tensor]:
-    """The labelled pixels' relevance, from 0 to 1, and whether they are the object's."""
+def on_mask(view: View, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The map in the mask's size, the object's pixels, and which pixels are labelled: (height, width) each."""
     case, mask = view.case, view.case.mask
     assert mask is not None
-    if not case.image:
-        raise InputError("Segmentation is of images, and the rows are none.\n  Leave it out.")
     scores = view.scores.view(1, 1, *case.shape)
     if tuple(mask.shape) != case.shape:
-        if abs(mask.shape[0] / mask.shape[1] - case.shape[0] / case.shape[1]) > 0.02:
+        bent = abs(mask.shape[0] / mask.shape[1] - case.shape[0] / case.shape[1]) > 0.02
+        if bent or case.cropped:
+            why = "of which the model sees a part only" if case.cropped else "of another form"
             raise InputError(
-                f"The mask is {tuple(mask.shape)}, and the image {case.shape}, of another form.\n"
+                f"The mask is {tuple(mask.shape)}, and the image {case.shape}, {why}.\n"
                 "  Give the mask of the image as the model sees it."
             )
         scores = torch.nn.functional.interpolate(scores, tuple(mask.shape), mode="bilinear", align_corners=False)
-    low, high = scores.amin(), scores.amax()
-    scaled = (scores - low) / (high - low).clamp(min=1e-300)
     labelled = torch.ones_like(mask, dtype=torch.bool) if mask.dtype == torch.bool else mask != ignore
-    return scaled[0, 0][labelled], mask.bool()[labelled]
+    return scores[0, 0], mask.bool() & labelled, labelled
+
+
+def _map(view: View, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole map from 0 to 1; of labelled pixels, whether they are the object's, and which they are."""
+    scores, gold, labelled = on_mask(view, ignore)
+    low, high = scores.amin(), scores.amax()
+    return (scores - low) / (high - low).clamp(min=1e-300), gold[labelled], labelled
 
 
 def _sides(view: View, ignore: int) -> tuple[Tensor, Tensor]:
-    scores, gold = _map(view, ignore)
-    return scores > scores.mean(), gold
+    scores, gold, labelled = _map(view, ignore)
+    return (scores > scores.mean())[labelled], gold
 
 
 def average_precision(scores: Tensor, gold: Tensor) -> float:

@@ -18,7 +18,7 @@ def advice(r: Recommendation) -> str:
         return (
             f"On these {count} rows no method can be told from the random control: there is nothing to recommend.{more}"
         )
-    tied = [c.method for c in r.ranking if c.tied]
+    tied = [c.method for c in r.ranking if c.tied and c.beats_random]
     if len(tied) == 1:
         return f"Take {r.best}: on these {count} rows it is the most faithful, beyond the noise."
     return (
@@ -29,7 +29,7 @@ def advice(r: Recommendation) -> str:
 
 def _lines(r: Recommendation) -> list[tuple[str, ...]]:
     return [
-        ("≈" if c.tied else " " if c.beats_random else "×", c.method, f"{c.faithfulness:+.2f}",
+        (("≈" if c.tied else "") + ("" if c.beats_random else "×"), c.method, f"{c.faithfulness:+.2f}",
          f"{c.low:+.2f} … {c.high:+.2f}", f"{c.seconds:.3f}")
         for c in r.ranking
     ]  # fmt: skip
