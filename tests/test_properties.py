@@ -146,6 +146,12 @@ def test_a_shuffled_method_fails_what_it_must_and_nothing_else(turned: str) -> N
     assert {cell.verdict for cell in fine.values()} == {"yes"}
 
 
+def test_a_shuffled_method_fails_on_a_network_that_hears_everything_too(turned: str) -> None:
+    table = whence.axioms(net(), rows(), methods=[turned, "integrated_gradients"], only=["sensitivity_b"])
+    assert table[turned, "sensitivity_b"].verdict == "no"
+    assert table["integrated_gradients", "sensitivity_b"].verdict == "yes"
+
+
 def test_a_feature_of_the_models_own_without_effect_is_found() -> None:
     table = whence.axioms(Deaf(), rows(), methods=["random"], only=["sensitivity_b"])
     assert table["random", "sensitivity_b"].verdict == "no"

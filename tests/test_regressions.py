@@ -847,3 +847,17 @@ def test_a_number_as_baseline_of_ids_is_an_embedding_at_a_layer_too() -> None:
     close(given.baseline_value, (3 * there + 3).expand(2), 1e-12)
     with pytest.raises(whence.BaselineError, match="Give the baseline as ids"):
         explain(model, inputs, wrt="ids", baseline={"ids": 0, "others": 0})
+
+
+def test_methods_that_read_attention_take_a_baseline_to_compare_with() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60)).eval()
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with_one = whence.explain(model, ids, method="rollout", baseline=0.0)
+    assert torch.equal(with_one.values, whence.explain(model, ids, method="rollout").values)
+    assert with_one.baseline_value is not None
+    with pytest.raises(whence.NoAttention):
+        explain(lambda x: x @ W, method="rollout", baseline=0.0, target=0)

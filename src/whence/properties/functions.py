@@ -112,6 +112,19 @@ class Idle(nn.Module):
         return score
 
 
+class Deaf(nn.Module):
+    """f of its input with some of it multiplied by 0, like `heard` (1, …)."""
+
+    def __init__(self, f: nn.Module, name: str, heard: Tensor) -> None:
+        super().__init__()
+        self.f, self.name = f, name
+        self.register_buffer("heard", heard)
+
+    def forward(self, **given: Any) -> Tensor:
+        found: Tensor = self.f(**{**given, self.name: given[self.name] * self.heard})
+        return found
+
+
 class Other(nn.Module):
     """A small random ReLU network of the same input, for models that have one score only."""
 

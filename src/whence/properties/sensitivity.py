@@ -7,7 +7,7 @@ from torch import Tensor
 
 from whence.properties.asking import Asker, NotMeasured
 from whence.properties.case import Case, Points, together
-from whence.properties.functions import Idle
+from whence.properties.functions import Deaf, Idle
 from whence.properties.register import axiom, share, size, worst
 from whence.properties.table import Finding
 
@@ -59,13 +59,12 @@ def one_apart(case: Case) -> tuple[Points, Tensor]:
 def sensitivity_b(ask: Asker) -> Finding:
     """A feature on which the score does not depend gets 0 (specificity, dummy).
 
-    Features are added that the model never looks at or weighs by 0; those of the model's own that never changed its
-    score, whatever was put there, count too. The number is the largest such attribution, as a share of the row's.
+    Features are added that the model never looks at or weighs by 0, and some of the model's own are multiplied by 0
+    before it sees them; those of its own that never changed its score, whatever was put there, count too. The number is
+    the largest such attribution, as a share of the row's.
     """
     found = [_idle(ask, how) for how in ("never looked at", "weighed by 0")]
-    own = _own(ask)
-    best = max([*found, *own], key=lambda finding: finding.number or 0.0)
-    return best
+    return max([*found, *_deaf(ask), *_own(ask)], key=lambda finding: finding.number or 0.0)
 
 
 @axiom("sensitivity_b_cancelling", short="b, cancelling")
@@ -83,6 +82,27 @@ def _idle(ask: Asker, how: str) -> Finding:
     return worst(
         ask, share(got, torch.maximum(got, size(answer.phi))), points,
         lambda p: f"an input {how} gets {got[p]:.3g}",
+    )  # fmt: skip
+
+
+def _deaf(ask: Asker) -> list[Finding]:
+    """Features of the model's own that it is kept from hearing."""
+    points = ask.case.rows
+    if ask.rows().phi.shape[1] != points.x.shape[1]:
+        return []  # its values are of patches or positions
+    units = ask.case.chosen(0)
+    return [_unheard(ask, unit) for unit in sorted({units[0], units[len(units) // 2]})]
+
+
+def _unheard(ask: Asker, unit: int) -> Finding:
+    points = ask.case.rows
+    heard = torch.ones_like(points.x[:1])
+    heard[:, unit] = 0
+    answer = ask.aligned(ask(points, Deaf(ask.case.score, ask.case.name, ask.case.tensor(heard))))
+    got = answer.phi[:, unit].abs().amax(1)
+    return worst(
+        ask, share(got, size(answer.phi)), points, lambda p: f"a feature multiplied by 0 gets {got[p]:.3g}",
+        unit=torch.full((len(points),), unit),
     )  # fmt: skip
 
 
