@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import whence
 from benchmarks.trained import DATA
+from whence.metrics.segmentation import average_precision
 from whence.progress import steps
 from whence.views.terminal import table
 
@@ -52,15 +53,6 @@ ON_REQUEST = {  # not among the defaults, and why
 
 
 # ---- metrics ----
-
-
-def average_precision(scores: Tensor, gold: Tensor) -> float:
-    """Σ (Rₙ − Rₙ₋₁) Pₙ over the distinct scores from the highest down: tied tokens come in together."""
-    ordered, order = scores.sort(descending=True)
-    last = torch.cat([ordered.diff() != 0, torch.ones(1, dtype=torch.bool)])  # of its tie group
-    hits = gold[order].double().cumsum(0)[last]
-    taken = torch.arange(1, len(scores) + 1)[last]
-    return float((hits.diff(prepend=hits.new_zeros(1)) * hits / taken).sum() / hits[-1])
 
 
 def top_f1(scores: Tensor, gold: Tensor, k: int) -> float:

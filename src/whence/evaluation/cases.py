@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, TargetError, WhenceError
 from whence.subject import Subject
 from whence.units import channel_axis, explained, places
-
-KNOWN = ("label", "mask", "rationale")  # what a row may come with
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,129 +74,6 @@ class Failure:
     def __str__(self) -> str:
         by = ", ".join(part for part in (self.method, self.metric) if part)
         return f"row {self.row}{f' ({by})' if by else ''}: {self.why}"
-
-
-def listed(model: Any, data: Any, extra: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The user's data as one dict per row: its input, and what came with it."""
-    rows = [dict(row) for row in _rows(model, data)]
-    if not rows:
-        raise InputError("The data set is empty.\n  Give at least one row.")
-    return _with(rows, extra)
-
-
-def _with(rows: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows, each with its label, mask and rationale."""
-    for name, given in extra.items():
-        if given is None:
-            continue
-        if not isinstance(given, Iterable) or isinstance(given, str):
-            raise InputError(f"{name}s= is {type(given).__name__}.\n  Give one per row.")
-        values = list(given)
-        if len(values) != len(rows):
-            raise InputError(
-                f"{name}s= has {len(values)} entries, and there are {len(rows)} rows.\n  Give one per row."
-            )
-        rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
-    return rows
-
-
-def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
-    if isinstance(data, Tensor):
-        if data.dim() < 2 and not isinstance(model, Wrapped):
-            raise InputError(f"data is a tensor of the shape {tuple(data.shape)}.\n  The first dimension is rows.")
-        return [{"inputs": data[i : i + 1]} for i in range(len(data))]
-    if isinstance(data, Mapping) and "inputs" in data:
-        rows = _rows(model, data["inputs"])
-        stray = set(data) - {"inputs", *(f"{name}s" for name in KNOWN)}
-        if stray:
-            raise InputError(
-                f"data has an entry {sorted(stray)[0]!r}.\n  Known: inputs, {', '.join(f'{name}s' for name in KNOWN)}."
-            )
-        return _with(list(rows), {name: data.get(f"{name}s") for name in KNOWN})
-    if isinstance(data, Mapping):
-        return _of_batch(data)
-    if isinstance(data, tuple) and data and all(isinstance(part, Tensor) for part in data):
-        count = len(data[0])
-        return [{"inputs": tuple(part[i : i + 1] for part in data)} for i in range(count)]
-    if isinstance(data, str):
-        data = [data]
-    if isinstance(data, DataLoader):
-        return [row for batch in data for row in _of_loader(batch)]
-    if isinstance(data, np.ndarray) and not isinstance(model, Wrapped):
-        return _rows(model, torch.as_tensor(data))
-    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
-        data = [data[i] for i in range(len(data))]
-    if not isinstance(data, Iterable):
-        raise InputError(
-            f"data is {type(data).__name__}.\n"
-            "  Give tensors, texts or images, or rows as dicts: {'inputs': …, 'label': …, 'mask': …, 'rationale': …}."
-        )
-    return [_row(item, i) for i, item in enumerate(data)]
-
-
-def _of_loader(batch: Any) -> list[dict[str, Any]]:
-    """A batch of a data loader: tensors, or tensors with their labels."""
-    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor) and batch[1].dim() == 1:
-        whole = not batch[1].is_floating_point()
-        if whole and isinstance(batch[0], Tensor) and len(batch[0]) == len(batch[1]):
-            labels = batch[1].tolist()
-            return [{"inputs": batch[0][i : i + 1], "label": labels[i]} for i in range(len(labels))]
-    if isinstance(batch, Mapping):
-        tensors = {name: value for name, value in batch.items() if name not in ("label", "labels")}
-        labels = batch.get("labels", batch.get("label"))
-        found = _of_batch(tensors)
-        return found if labels is None else [{**row, "label": int(n)} for row, n in zip(found, labels, strict=True)]
-    return list(_rows(None, tuple(batch) if isinstance(batch, list) else batch))
-
-
-def _of_batch(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A batch by keyword, as a Hugging Face model takes it."""
-    sizes = {len(v) for v in data.values() if isinstance(v, Tensor) and v.dim()}
-    if len(sizes) != 1:
-        raise InputError(
-            f"data is a dict of tensors with {sorted(sizes)} rows.\n"
-            "  Give tensors of as many rows, or {'inputs': …, 'labels': …}."
-        )
-    (count,) = sizes
-    return [
-        {"inputs": {k: v[i : i + 1] if isinstance(v, Tensor) and v.dim() else v for k, v in data.items()}}
-        for i in range(count)
-    ]
-
-
-def _row(item: Any, place: int) -> dict[str, Any]:
-    if isinstance(item, Mapping) and {"inputs", "text", "image"} & set(item):
-        found = dict(item)
-        for name in ("text", "image"):
-            if name in found:
-                found["inputs"] = found.pop(name)
-        stray = set(found) - {"inputs", *KNOWN}
-        if stray:
-            raise InputError(
-                f"Row {place} has an entry {sorted(map(str, stray))[0]!r}.\n  Known: inputs (or text, image), "
-                f"{', '.join(KNOWN)}."
-            )
-        return _with_axis(found)
-    if isinstance(item, tuple) and len(item) == 2 and not (isinstance(item[0], str) and isinstance(item[1], str)):
-        number = item[1]
-        if isinstance(number, int | np.integer) or (isinstance(number, Tensor) and number.dim() == 0):
-            return _with_axis({"inputs": item[0], "label": number})
-    return _with_axis({"inputs": item})
-
-
-def _with_axis(row: dict[str, Any]) -> dict[str, Any]:
-    """A row's own tensors have no axis of rows."""
-    given = row["inputs"]
-    if isinstance(given, Tensor):
-        return {**row, "inputs": given[None]}
-    if isinstance(given, tuple) and given and all(isinstance(part, Tensor) for part in given):
-        return {**row, "inputs": tuple(part[None] for part in given)}
-    if isinstance(given, Mapping):
-        return {**row, "inputs": {k: v[None] if isinstance(v, Tensor) else v for k, v in given.items()}}
-    return row
-
-
-# ---- from a row to a case ----
 
 
 def case_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, MethodError, ParameterError
-from whence.evaluation.cases import Case, case_of, listed
+from whence.evaluation.cases import Case, case_of
+from whence.evaluation.data import listed
 from whence.evaluation.explaining import Explainer, Ranker, rankers, unit_scores
 from whence.evaluation.predicting import of_cases
 from whence.evaluation.run import evaluate

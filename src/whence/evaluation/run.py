@@ -11,7 +11,8 @@ from typing import Any, Literal
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError, WhenceError
 from whence.evaluation.asking import Result
-from whence.evaluation.cases import Case, Failure, case_of, failed, listed, read_masks, seeded
+from whence.evaluation.cases import Case, Failure, case_of, failed, read_masks, seeded
+from whence.evaluation.data import listed
 from whence.evaluation.explaining import Explainer, Ranker, rankers
 from whence.evaluation.journal import Journal, fingerprint_of, said
 from whence.evaluation.operators import default

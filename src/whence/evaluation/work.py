@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.errors import InputError, ModelError, TargetError
-from whence.evaluation import predicting
+from whence.evaluation import attending, predicting
 from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.cases import Case, Failure, failed
 from whence.evaluation.explaining import Explainer, Ranker, unit_scores
@@ -228,8 +228,8 @@ def _randomised(work: Work, asked: Sequence[tuple[_Task, Any]]) -> list[Any]:
 _ANSWERS: dict[type, Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]] = {
     Copy: _plain(predicting.of_copies),
     Moved: _plain(predicting.of_steps),
-    Erased: _plain(predicting.of_erasures),
-    Attended: _plain(predicting.attention),
+    Erased: _plain(attending.of_erasures),
+    Attended: _plain(attending.attention),
     Again: _steps,
     Randomised: _randomised,
 }
