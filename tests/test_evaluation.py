@@ -527,3 +527,65 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert not model._forward_hooks
+
+
+# ---- every metric, whatever comes ----
+
+
+def tiny_bert() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    return BertForSequenceClassification(BertConfig(**sizes, vocab_size=60, num_labels=3, initializer_range=0.5)).eval()
+
+
+def token_rows() -> list[dict[str, Any]]:
+    """Rows of several lengths, distinct ids, with labels and marks."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number, length in enumerate((6, 9, 4, 7, 9)):
+        ids = torch.randperm(50, generator=generator)[:length] + 5
+        marks = [int(i % 3 == number % 3) for i in range(length)]
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        found.append({"inputs": inputs, "label": number % 3, "rationale": marks})
+    return found
+
+
+def image_rows() -> list[dict[str, Any]]:
+    return [{"inputs": x, "label": i % 2, "mask": MASKS[i].bool()} for i, x in enumerate(IMAGES)]
+
+
+@pytest.mark.parametrize("metric", whence.metrics)
+def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = whence.metrics[metric].facts.get("of", "")
+    tokens = kind == "tokens"
+    model, rows = (tiny_bert(), token_rows()) if tokens else (image_model(), image_rows())
+    methods = ["input_x_gradient", "smoothgrad"] if not tokens else ["input_x_gradient", "raw_attention"]
+    call: dict[str, Any] = {"methods": methods, "metrics": [metric], "baseline": 0.0, "target": 0}
+    whole = every(whence.evaluate(model, rows, **call))
+    same = {"atol": 1e-5, "rtol": 1e-5, "equal_nan": True}
+    assert torch.allclose(whole, every(whence.evaluate(model, rows, batch_size=1, **call)), **same)
+    assert torch.allclose(whole, every(whence.evaluate(model, rows, batch_size=3, **call)), **same)
+    turned = every(whence.evaluate(model, rows[::-1], **call))
+    assert torch.allclose(whole, turned.flip(2), **same)
+    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    assert torch.allclose(whole, every(whence.evaluate(model, rows, **call)), **same)
+
+
+@pytest.mark.parametrize(
+    "metric", [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
+)
+def test_padding_matters_to_no_metric(metric: str) -> None:
+    model, rows = tiny_bert(), token_rows()
+    longer = [
+        {**row, "inputs": {k: nn.functional.pad(v, (0, 3)) for k, v in row["inputs"].items()},
+         "rationale": [*row["rationale"], 0, 0, 0]}
+        for row in rows
+    ]  # fmt: skip
+    call: dict[str, Any] = {
+        "methods": ["input_x_gradient", "raw_attention"], "metrics": [metric], "baseline": 0.0, "target": 0,
+        "controls": False,
+    }  # fmt: skip
+    found = [every(whence.evaluate(model, data, **call)) for data in (rows, longer)]
+    assert torch.allclose(*found, atol=1e-4, rtol=1e-4, equal_nan=True)
