@@ -527,6 +527,21 @@ def test_a_trace_of_a_loaded_model(writer: Any) -> None:
 # ---- mistakes ----
 
 
+@pytest.mark.parametrize("left", [(), ("tokenizer_config.json",), ("LICENSE.model",)])
+def test_a_folder_without_tokenizer_files_is_no_model_of_texts(
+    bert: Any, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """Without them every word would be read as [UNK]."""
+    bert("SequenceClassification")
+    whole, folder = tmp_path / "SequenceClassification", tmp_path / "bare"
+    folder.mkdir()
+    (whole / "LICENSE.model").write_text("a licence, and no vocabulary")
+    for name in ("config.json", "model.safetensors", *left):
+        (folder / name).write_bytes((whole / name).read_bytes())
+    with pytest.raises(FileError, match="bare' has no tokenizer files.*\n.*save_pretrained"):
+        whence.load(folder)
+
+
 def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clf = bert("SequenceClassification")
     with pytest.raises(TargetError, match="no label.*'good'"):

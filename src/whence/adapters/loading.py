@@ -142,16 +142,32 @@ _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.vocab", "merges.txt"
 def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> Any:
     folder = Path(name)
     if folder.is_dir() and task != "image-classification" and not any(p for g in _VOCABULARIES for p in folder.glob(g)):
-        raise FileError(f"{name!r} has no tokenizer.\n  Save it there too, or whence.wrap(model, tokenizer).")
+        raise _no_tokenizer(name)
     auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
     try:
-        return getattr(library, auto or "AutoTokenizer").from_pretrained(name, **common)
+        found = getattr(library, auto or "AutoTokenizer").from_pretrained(name, **common)
     except (OSError, ValueError, ImportError) as error:
         what = "image processor" if auto == "AutoImageProcessor" else "processor" if auto else "tokenizer"
         raise FileError(
             f"{name!r} has no {what} that can be read: {_first_line(error)}\n"
             "  Load the model yourself, and whence.wrap(model, processor)."
         ) from None
+    if folder.is_dir() and _knows_no_word(found if auto is None else getattr(found, "tokenizer", None)):
+        raise _no_tokenizer(name)
+    return found
+
+
+def _knows_no_word(tokenizer: Any) -> bool:
+    """Whether a tokenizer was made up without its files: it has special tokens, and reads all else as unknown."""
+    known = getattr(tokenizer, "get_vocab", None)
+    return known is not None and len(known().keys() - set(tokenizer.all_special_tokens)) < 2
+
+
+def _no_tokenizer(name: str) -> FileError:
+    return FileError(
+        f"{name!r} has no tokenizer files, such as tokenizer.json or vocab.txt.\n"
+        "  Save them there too (tokenizer.save_pretrained), or whence.wrap(model, tokenizer)."
+    )
 
 
 def _first_line(error: Exception) -> str:
