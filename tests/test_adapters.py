@@ -20,6 +20,7 @@ import whence
 from tests.hf import FAMILIES, SMALL, TEXT
 from tests.models import close
 from whence.adapters.text import tokens_of, words_in
+from whence.adapters.vision import pixels
 from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
 
 hf = pytest.importorskip("transformers")
@@ -339,6 +340,58 @@ def test_images(name: str, tmp_path: Path) -> None:
         whence.explain(clf, array[None], method="gradient")
     with pytest.raises(InputError, match="no such file.*\n.*reads images"):
         whence.explain(clf, "a clever film", method="gradient")
+
+
+class Seen:
+    """An image processor that keeps what it was given."""
+
+    def __call__(self, images: Any, return_tensors: str) -> dict[str, Any]:
+        return {
+            "pixel_values": torch.stack([torch.tensor(list(i.tobytes())).view(i.height, i.width, 3) for i in images])
+        }
+
+
+def test_arrays_of_every_kind_are_bytes_or_a_mistake() -> None:
+    image = pytest.importorskip("PIL.Image")
+    numpy = pytest.importorskip("numpy")
+    grey = numpy.array([[0, 51], [102, 255]])
+    forms = [
+        grey, grey.astype(numpy.uint8), grey.astype(numpy.uint16) * 257, grey / 255,
+        torch.tensor(grey / 255).bfloat16(),
+        image.fromarray(grey.astype(numpy.uint16) * 257), image.fromarray((grey / 255).astype(numpy.float32)),
+    ]  # fmt: skip
+    for form in forms:
+        found = pixels(Seen(), form)
+        assert (found - torch.tensor(grey)[None, :, :, None]).abs().max() <= 1, form
+    assert pixels(Seen(), grey > 60)[0, :, :, 0].tolist() == [[0, 0], [255, 255]]
+    for form, told in {
+        "too large": (grey + 1, "values from 1 to 256"), "below 0": (grey - 1, "values from -1 to 254"),
+        "complex": (grey * 1j, "array of complex128"), "text": (grey.astype(str), "array of <U"),
+        "objects": (grey.astype(object), "array of object"),
+        "mode F": (image.fromarray(grey.astype(numpy.float32)), "values from 0 to 255"),
+        "mode F with NaN": (image.fromarray((grey * numpy.nan).astype(numpy.float32)), "4 of 4 values that are NaN"),
+    }.values():  # fmt: skip
+        with pytest.raises(InputError, match=told):
+            pixels(Seen(), form)
+
+
+def test_alpha_that_hides_something_is_told(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    assert pixels(Seen(), image.new("RGBA", (2, 2), (9, 8, 7, 255))).flatten()[:3].tolist() == [9, 8, 7]
+    image.new("RGBA", (2, 2), (9, 8, 7, 100)).save(tmp_path / "a.png")
+    for form in (tmp_path / "a.png", torch.full((2, 2, 4), 9, dtype=torch.uint8)):
+        with pytest.warns(whence.errors.WhenceWarning, match="its alpha is dropped"):
+            assert int(pixels(Seen(), form)[0, 0, 0, 0]) == 9
+
+
+def test_files_that_are_no_images_of_a_fair_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (30, 30)).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match="no image that Pillow reads.*\n.*Give a path"):
+        pixels(Seen(), "a\0b.png")
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match="more pixels than Pillow opens.*\n.*smaller"):
+        pixels(Seen(), tmp_path / "a.png")
 
 
 def test_an_image_and_a_text(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError, ParameterError, warn
 
 
 def pixels(processor: Any, images: Any) -> Tensor:
@@ -38,39 +38,64 @@ def shown(processor: Any, pixels: Tensor) -> Tensor | None:
 def _opened(image: Any, place: int) -> Any:
     """An image as the processor takes it."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise ParameterError("Images need Pillow, which is not installed.\n  pip install pillow") from None
     if isinstance(image, str | PathLike):
-        try:
-            with Image.open(image) as opened:
-                return _eight_bits(opened).convert("RGB")
-        except FileNotFoundError:
-            raise InputError(
-                f"Image {place} is {str(image)!r}, and there is no such file.\n"
-                "  This model reads images: give a path, a PIL image or an array."
-            ) from None
-        except (UnidentifiedImageError, OSError):
-            raise InputError(f"Image {place}, {str(image)!r}, is no image that Pillow reads.") from None
+        return _read(image, place)
     if isinstance(image, Image.Image):
-        return _eight_bits(image).convert("RGB")
+        return _rgb(image, place)
     if isinstance(image, Tensor) or hasattr(image, "__array__"):
-        return Image.fromarray(_bytes(image, place)).convert("RGB")
+        return _rgb(Image.fromarray(_bytes(image, place)), place)
     raise InputError(f"Image {place} is {type(image).__name__}.\n  Give a path, a PIL image or an array.")
 
 
-def _eight_bits(image: Any) -> Any:
-    """Pillow cuts sixteen bits off at 255: here they are scaled."""
-    if not image.mode.startswith("I"):
-        return image
+def _read(path: str | PathLike[str], place: int) -> Any:
+    """The image of a file."""
     from PIL import Image
 
-    return Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
+    try:
+        with Image.open(path) as opened:
+            return _rgb(opened, place)
+    except FileNotFoundError:
+        raise InputError(
+            f"Image {place} is {str(path)!r}, and there is no such file.\n"
+            "  This model reads images: give a path, a PIL image or an array."
+        ) from None
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"Image {place}, {str(path)!r}, has more pixels than Pillow opens, {Image.MAX_IMAGE_PIXELS:,} twice.\n"
+            "  Make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS where you trust the file."
+        ) from None
+    except (OSError, SyntaxError, ValueError):  # ValueError: a name with a NUL
+        raise InputError(
+            f"Image {place}, {str(path)!r}, is no image that Pillow reads.\n  Give a path, a PIL image or an array."
+        ) from None
+
+
+def _rgb(image: Any, place: int) -> Any:
+    """Three channels of bytes: sixteen bits and numbers from 0 to 1 are scaled, where Pillow would cut them off."""
+    from PIL import Image
+
+    if image.mode == "F":
+        image = Image.fromarray(_bytes(np.asarray(image), place))
+    elif image.mode.startswith("I"):
+        image = Image.fromarray(_from_sixteen_bits(np.asarray(image)))
+    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        warn("An image is partly transparent, and its alpha is dropped. Lay it on a background of your choice before.")
+    return image.convert("RGB")
+
+
+def _from_sixteen_bits(found: Any) -> Any:
+    return (found.astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8)
 
 
 def _bytes(image: Any, place: int) -> Any:
     """An array of pixels, (height, width) or with 1, 3 or 4 channels first or last; floating ones are from 0 to 1."""
-    found = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = image.float() if image.is_floating_point() else image  # numpy has no bfloat16
+    found = np.asarray(image)
     if found.ndim == 3 and found.shape[-1] not in (1, 3, 4) and found.shape[0] in (1, 3, 4):
         found = found.transpose(1, 2, 0)
     fits = found.ndim == 2 or (found.ndim == 3 and found.shape[-1] in (1, 3, 4))
@@ -79,18 +104,26 @@ def _bytes(image: Any, place: int) -> Any:
             f"Image {place} is an array of the shape {found.shape}.\n"
             "  Give (height, width) or (height, width, channels), of bytes or of numbers from 0 to 1."
         )
+    found = _scaled(found, place)
+    return found[..., 0] if found.ndim == 3 and found.shape[-1] == 1 else found
+
+
+def _scaled(found: Any, place: int) -> Any:
+    """Bytes of bytes, of sixteen bits, of truth values, or of floating numbers from 0 to 1."""
+    if found.dtype == np.uint16:
+        return _from_sixteen_bits(found)
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"Image {place} is an array of {found.dtype}.\n  Give bytes, or numbers from 0 to 1.")
     missing = int((~np.isfinite(found)).sum())
     if missing:
         raise InputError(
             f"Image {place} has {missing} of {found.size} values that are NaN or infinite.\n"
             "  Give bytes, or numbers from 0 to 1."
         )
-    if np.issubdtype(found.dtype, np.floating):
-        if found.min() < 0 or found.max() > 1:
-            raise InputError(
-                f"Image {place} has values from {found.min():.3g} to {found.max():.3g}.\n"
-                "  Give bytes, or numbers from 0 to 1; what is normalised already goes to the model itself."
-            )
-        found = (found * 255).round()
-    found = found.astype(np.uint8)
-    return found[..., 0] if found.ndim == 3 and found.shape[-1] == 1 else found
+    most = 255 if found.dtype.kind in "iu" else 1
+    if found.min() < 0 or found.max() > most:
+        raise InputError(
+            f"Image {place} has values from {found.min():.3g} to {found.max():.3g}.\n"
+            "  Give bytes, or numbers from 0 to 1; what is normalised already goes to the model itself."
+        )
+    return (found if most == 255 else found.astype(np.float64) * 255).round().astype(np.uint8)
