@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,34 @@ def test_any_shape_and_any_text_survives(shape: list[int], word: str) -> None:
         a.save(Path(folder) / "a.safetensors")
         b = whence.Attribution.load(Path(folder) / "a.safetensors")
     assert all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
+
+
+def test_saving_follows_links_and_keeps_modes(tmp_path: Path) -> None:
+    a, real, link = cnn(), tmp_path / "real", tmp_path / "a.safetensors"
+    link.symlink_to(real)
+    before = os.umask(0o027)
+    try:
+        a.save(link)
+    finally:
+        os.umask(before)
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    real.chmod(0o604)
+    a.save(real)
+    assert real.stat().st_mode & 0o777 == 0o604
+    assert len(whence.Attribution.load(link)) == len(a)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.safetensors", "real"]
+
+
+def test_saving_replaces_nothing_but_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link", ""):
+        with pytest.raises(whence.FileError, match="cannot write .*: what is there is no regular file.\n.*Give"):
+            cnn().save(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(whence.FileError, match="cannot write .*null"):
+        cnn().save(tmp_path / "a\0b")
 
 
 def test_foreign_cut_and_damaged_files_are_named(tmp_path: Path) -> None:

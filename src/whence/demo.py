@@ -17,6 +17,7 @@ from whence.comparison import Comparison
 from whence.errors import WhenceError, WhenceWarning
 from whence.methods import methods
 from whence.progress import bar
+from whence.writing import put
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def run(out: Path, progress: bool | None = None) -> str:
     )
     links = "".join(f'<li><a href="#{text(case.model)}">{text(case.title)}</a></li>' for case in CASES)
     lead += f"<nav><ul>{links}</ul></nav>"
-    out.write_text(page("Where did that prediction come from?", sections, lead), encoding="utf-8")
+    put(out, page("Where did that prediction come from?", sections, lead))
     return f"{count} explanations with {len(methods)} methods in {time.perf_counter() - start:.0f} s."
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.errors import FileError
+from whence.writing import put
 
 _FORM = "whence.attribution.1"
 _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
@@ -19,17 +20,11 @@ _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
 
 def save(attribution: Attribution, path: str | PathLike[str]) -> None:
     """Write an attribution."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save as bytes_of
 
     tensors: dict[str, Tensor] = {}
     content = {name: _packed(getattr(attribution, name), name, tensors) for name in attribution.__dataclass_fields__}
-    try:
-        save_file(tensors, fspath(path), metadata={"form": _FORM, "content": json.dumps(content)})
-    except (SafetensorError, OSError) as error:
-        raise FileError(
-            f"{fspath(path)!r} cannot be written: {error}.\n  Give a path in a folder that exists."
-        ) from None
+    put(path, bytes_of(tensors, {"form": _FORM, "content": json.dumps(content)}))
 
 
 def load(path: str | PathLike[str]) -> Attribution:

@@ -16,6 +16,7 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
 from whence.views.parts import maps
+from whence.writing import put
 
 Result = Attribution | Comparison
 
@@ -36,11 +37,11 @@ def check(path: Path) -> str:
 
 
 def _html(found: Result, path: Path) -> None:
-    path.write_text(found.to_html(), encoding="utf-8")
+    put(path, found.to_html())
 
 
 def _json(found: Result, path: Path) -> None:
-    path.write_text(json.dumps(plain(found), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    put(path, json.dumps(plain(found), ensure_ascii=False, indent=1) + "\n")
 
 
 def _safetensors(found: Result, path: Path) -> None:
@@ -57,7 +58,7 @@ def _csv(found: Result, path: Path) -> None:
         for part in maps(a, len(a)):
             for unit, value in part.every():
                 writer.writerow([name, part.row, part.target, repr(part.score), part.input, unit, repr(value)])
-    path.write_text(lines.getvalue(), encoding="utf-8")
+    put(path, lines.getvalue())
 
 
 def _picture(found: Result, path: Path) -> None:
@@ -79,7 +80,9 @@ def _picture(found: Result, path: Path) -> None:
         name, a = list(named.items())[i % len(named)]
         a.plot(axis, row=i // len(named))
         titled(axis, ": ".join(filter(None, [name, axis.get_title("left")])))
-    figure.savefig(path)
+    whole = io.BytesIO()  # matplotlib's own writers stumble over a full disk
+    figure.savefig(whole, format=path.suffix.lower().removeprefix("."))
+    put(path, whole.getvalue())
 
 
 def _is_text(a: Attribution) -> bool:

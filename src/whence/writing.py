@@ -1,0 +1,43 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from os import PathLike, fspath
+from pathlib import Path
+
+from whence.errors import FileError
+
+
+def put(path: str | PathLike[str], content: bytes | str) -> None:
+    """Write a file beside its place and rename it. A link's target is written, and an old file's mode stays."""
+    beside = None
+    try:
+        place = Path(os.path.realpath(path))
+        mode = _mode(place)
+        beside = place.with_name(f".whence-{secrets.token_hex(6)}")
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        if mode is not None:
+            beside.chmod(mode)
+        os.replace(beside, place)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        told = error.strerror if isinstance(error, OSError) else error
+        raise FileError(
+            f"cannot write {fspath(path)}: {told}.\n  Give a file in a folder that exists and has room."
+        ) from None
+    finally:
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+
+
+def _mode(place: Path) -> int | None:
+    """The mode of what is there, which must be a file that may be written; None where nothing is."""
+    if not place.exists():
+        return None
+    if not place.is_file():
+        raise OSError(0, "what is there is no regular file")
+    if not os.access(place, os.W_OK):
+        raise OSError(0, "what is there may not be written")
+    return place.stat().st_mode & 0o7777
