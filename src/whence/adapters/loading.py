@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -31,8 +32,9 @@ def load(
     name = fspath(path)
     if name.startswith("zoo:"):
         return _bundled(name.removeprefix("zoo:"), task, long)
+    name = os.path.expanduser(name)
+    _check_folder(name)
     library = transformers()
-    _check_folder(Path(name))
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = library.AutoConfig.from_pretrained(name, **common)
@@ -93,9 +95,12 @@ def _bundled(name: str, task: str | None, long: Long) -> Wrapped:
     return found
 
 
-def _check_folder(folder: Path) -> None:
-    """A folder says early what it lacks."""
+def _check_folder(name: str) -> None:
+    """A folder says early what it lacks; what can be no name on the hub must be one."""
+    folder = Path(name)
     if not folder.exists():
+        if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1:
+            raise FileError(f"There is no folder {name!r}.\n  Give a model's folder, a hub name, or zoo:NAME.")
         return  # a name
     if not (folder / "config.json").exists():
         raise FileError(f"{str(folder)!r} has no config.json.\n  Give a folder that save_pretrained wrote.")
