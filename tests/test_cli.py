@@ -106,6 +106,37 @@ def test_files_by_their_ending(capsys, tmp_path, ending):
         assert whence.Attribution.load(out).units[0][:3] == ["how", "many", "moon"]
 
 
+def limited(count: int) -> None:
+    """No file of this process may grow beyond so many bytes, as on a full disk."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, count))
+
+
+LIMITED = "import sys, tests.test_cli as t; from whence.cli import main; t.limited(2000); sys.exit(main(sys.argv[1:]))"
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
+    pytest.importorskip("matplotlib")
+    asked = ["explain", *BASE, "--text", TEXT, "--method", "gradient"]
+    for ending in ("html", "pdf", "safetensors"):
+        out = tmp_path / f"a.{ending}"
+        out.write_text("old")
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, *asked, "--out", str(out)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 2
+        assert f"whence: cannot write {out}: File too large.\n" in done.stderr
+        assert [file.name for file in tmp_path.iterdir()] == [out.name]
+        assert out.read_text() == "old"
+        out.unlink()
+    with open(tmp_path / "told", "w") as told:
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, "methods"], stdout=told, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, "whence: cannot write standard output: File too large\n")
+
+
 def test_compare(capsys, tmp_path):
     out = tmp_path / "c.html"
     code, told, _ = run(
@@ -136,6 +167,10 @@ def test_a_method_and_its_parameters(capsys):
 
 MISTAKES = {
     "no model there": (["explain", "--model", "no/such/folder/x", "--text", "a", "--method", "gradient"], "no/such"),
+    **{
+        f"no folder {name}": (["explain", "--model", name, "--text", "a", "--method", "gradient"], "There is no folder")
+        for name in ("./nope", "../nope", "/x/nope", "~/nope", "nope/", "a/b/nope")
+    },
     "no zoo model": (["explain", "--model", "zoo:x", "--text", "a", "--method", "gradient"], "The zoo has no 'x'"),
     "a foreign parameter": (["explain", *BASE, "--text", "a", "--method", "gradient", "--steps", "5"], "no parameter"),
     "a wrong value": (["explain", *BASE, "--text", "a", "--method", "lime", "--samples", "x"], "samples='x' is not"),
@@ -165,6 +200,32 @@ def test_mistakes_are_one_message_and_code_2(name, capsys, tmp_path, monkeypatch
     assert told in err
     assert "Traceback" not in err
     assert run(capsys, *arguments, "--debug")[2].count("Traceback") >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["explain", *BASE, "--method", "gradint"], "whence: There is no method 'gradint'. Did you mean 'gradient'?\n"),
+        (["trace", *BASE, "--method", "gradint"], "whence: There is no method 'gradint'. Did you mean 'gradient'?\n"),
+        (
+            ["explain", *BASE, "--method", "lrp", "--seed", "x"],
+            "whence: argument --seed: invalid int value: 'x'\n  See whence explain --help.\n",
+        ),
+        (["explain", "--method", "lrp"], "whence: the following arguments are required: --model\n  See whence explain"),
+    ],
+)
+def test_mistakes_in_flags_are_one_message(arguments, told, capsys):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(told)
+    assert "usage" not in err
+
+
+def test_an_interrupt_while_importing(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence_cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, "methods"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "whence: interrupted\n")
 
 
 def test_an_unreadable_file_is_named(capsys, tmp_path):

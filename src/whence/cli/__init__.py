@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -11,13 +12,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from whence import __version__
 from whence.cli import commands, measuring
 from whence.cli.commands import safe
 from whence.cli.given import add_flags, add_inputs
-from whence.errors import WhenceError, WhenceWarning
+from whence.errors import ParameterError, WhenceError, WhenceWarning
 from whence.methods import methods
 
 
@@ -26,22 +27,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters still gets the rest
-    options = parser().parse_args(arguments)
+    options = argparse.Namespace()
     try:
+        options = parser().parse_args(arguments)
         with _warnings():
             code: int = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `whence methods | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return 0
     except KeyboardInterrupt:
         print("whence: interrupted", file=sys.stderr)
         return 130
     except (WhenceError, OSError) as error:
         _shown(options)
-        said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-        print("whence: " + safe(said), file=sys.stderr)
+        print("whence: " + safe(_said(error)), file=sys.stderr)
         return 2
     except Exception as error:
         _shown(options)
@@ -49,6 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
         )
         return 1
+
+
+def _said(error: WhenceError | OSError) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return str(error)
+    _close_output()
+    return f"cannot write standard output: {error.strerror}"
+
+
+def _close_output() -> None:
+    """What is still in its buffer is dropped, or Python would try it once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -77,9 +94,20 @@ def _shown(options: argparse.Namespace) -> None:
         traceback.print_exc()
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose mistakes are errors like all others, without its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ParameterError(f"{message}\n  See {self.prog} --help.")
+
+
+def _method(name: str) -> str:
+    return methods[name].name
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    whole = argparse.ArgumentParser(prog="whence", description="Where did that prediction come from?")
+    whole = Parser(prog="whence", description="Where did that prediction come from?")
     whole.add_argument("--version", action="version", version=f"whence {__version__}")
     every = whole.add_subparsers(required=True, metavar="command")
 
@@ -99,13 +127,17 @@ def parser() -> argparse.ArgumentParser:
     animals.add_argument("name", nargs="?", help="the model whose card to show")
 
     one = command("explain", commands.explain_command, "explain predictions with one method")
-    one.add_argument("--method", required=True, choices=methods, metavar="NAME", help="see `whence methods`")
+    one.add_argument(
+        "--method", required=True, type=_method, choices=methods, metavar="NAME", help="see `whence methods`"
+    )
     several = command("compare", commands.compare_command, "explain the same predictions with several methods")
     several.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")
     ops = command(
         "trace", commands.trace_command, "every op of an explanation, the rule it got, the relevance it carried"
     )
-    ops.add_argument("--method", required=True, choices=methods, metavar="NAME", help="see `whence methods`")
+    ops.add_argument(
+        "--method", required=True, type=_method, choices=methods, metavar="NAME", help="see `whence methods`"
+    )
     for made in (one, several, ops):
         add_inputs(made)
         add_flags(made)
