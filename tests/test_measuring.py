@@ -47,9 +47,8 @@ def test_a_table_of_a_file_of_rows(rows: str, tmp_path: Path, capsys: pytest.Cap
     assert "comprehensiveness ↑" in told
     assert "2 rows count for some" in told  # one has no rationale
     outs = [str(tmp_path / f"b.{end}") for end in ("html", "csv", "json", "png")]
-    assert (
-        evaluate(*given, "--metric-output", "logit", "--epsilon", "0.1", *(x for o in outs for x in ("--out", o))) == 0
-    )
+    lrp = ["--composite", "epsilon", "--epsilon", "0.1"]
+    assert evaluate(*given, "--metric-output", "logit", *lrp, *(x for o in outs for x in ("--out", o))) == 0
     assert json.loads((tmp_path / "b.json").read_text())["metrics"]["comprehensiveness"]["output"] == "logit"
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()

@@ -523,3 +523,29 @@ def test_attention_is_needed_where_it_is_read() -> None:
                     {"method": "lrp", "keep": "attention_relevance"}):  # fmt: skip
         with pytest.raises(NoAttention):
             whence.explain(made(Residual), noise(2, 3, 8, 8), target=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("composite", "name", "value"),
+    [
+        ("chefer", "epsilon", 0.1), ("chefer", "stabilizer", 0.1), ("epsilon", "gamma", 1.0),
+        ("gamma", "epsilon", 1e-3), ("z_plus", "alpha", 1.0), ("epsilon", "low", 0.0),
+        ("epsilon_plus", "high", torch.ones(3)),
+        ({"linear": ("gamma", {"gamma": 2.0}), "convolution": "flat"}, "gamma", 1.0),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_the_composite_does_not_read_is_a_mistake(composite, name, value) -> None:
+    model, x = nn.Linear(3, 2), torch.ones(1, 3)
+    with pytest.raises(whence.ParameterError, match=f"has no rule that reads '{name}'.\n.*Leave {name} out, or give"):
+        whence.explain(model, x, method="lrp", composite=composite, target=0, **{name: value})
+
+
+def test_defaults_and_parameters_that_are_read_are_none() -> None:
+    model, x = nn.Linear(3, 2), torch.ones(1, 3)
+    for composite, given in {
+        "chefer": {"epsilon": 1e-6, "gamma": 0.25, "low": 0.0, "high": None},
+        "epsilon_gamma_box": {"gamma": 1, "low": 0.0},
+        "alpha_beta": {"alpha": 1.0, "beta": 0.0, "stabilizer": 0.1},
+    }.items():  # fmt: skip
+        whence.explain(model, x, method="lrp", composite=composite, target=0, **given)
+    whence.explain(model, x, method="lrp", composite={"convolution": "flat"}, epsilon=0.1, target=0)

@@ -46,6 +46,7 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
         raise ParameterError(f'composite={{"add": {add!r}}} is not allowed.\n  Give "share" or "proportional".')
     keys = sorted(table, key=_order)
     entries = [(key, *_entry(key, table[key], options)) for key in keys]
+    _check_read(given, table, {**options, "stabilizer": stabilizer})
     unmet = {key for key in keys if key.startswith("path:")}
     otherwise = _rule("epsilon", options)
 
@@ -64,6 +65,32 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
         unmet=unmet,
         authors=authors,
     )
+
+
+_DEFAULTS = {p.name: p.default for rule in RULES.values() for p in signature(rule).parameters.values()}
+
+
+def _check_read(given: Any, table: Table, options: Mapping[str, Any]) -> None:
+    """A parameter that no rule of the composite reads is a mistake, unless it is the default."""
+    read = _read(given, table)
+    for name, value in options.items():
+        default = {**_DEFAULTS, "stabilizer": 1e-6}[name]
+        if name in read or value is default or (default is not None and value == default):
+            continue
+        shown = repr(given) if isinstance(given, str) else "{...}"
+        others = [other for other, rules in COMPOSITES.items() if name in _read(other, rules)]
+        raise ParameterError(
+            f"composite={shown} has no rule that reads {name!r}.\n"
+            f"  Leave {name} out, or give composite= one of {', '.join(others)}."
+        )
+
+
+def _read(given: Any, table: Table) -> set[str]:
+    """The parameters that a composite's rules leave to the method."""
+    rules = [value if isinstance(value, tuple) else (value, {}) for key, value in table.items() if key != "add"]
+    rules += [("epsilon", {})] * (not {"linear", "convolution"} <= table.keys())  # for what no entry names
+    found = {p for rule, own in rules for p in signature(RULES[rule]).parameters if p not in own}
+    return found if isinstance(given, str) and given in _AUTHORS else {*found, "stabilizer"}
 
 
 def _order(key: str) -> int:
