@@ -397,3 +397,21 @@ def test_one_table_of_kinds():
     a = attribution(torch.randn(2, 3, 5, 5))
     assert kinds.row(a, list(maps(a, 1))).count("<figure") == 1
     assert "grid" in kinds.row(attribution(torch.randn(1, 500)), list(maps(attribution(torch.randn(1, 500)), 1)))
+
+
+def test_units_that_are_left_out_are_counted(capsys):
+    text_attribution([f"w{i}" for i in range(14)]).show()
+    assert "  … and 4 more" in capsys.readouterr().out.splitlines()
+    text_attribution([f"w{i}" for i in range(10)]).show()
+    assert "more" not in capsys.readouterr().out
+    padded = replace(text_attribution([f"w{i}" for i in range(12)]), real=torch.tensor([[True] * 11 + [False]]))
+    padded.show()
+    assert "… and 1 more" in capsys.readouterr().out
+
+
+def test_atoms_that_are_left_out_are_counted():
+    pytest.importorskip("rdkit")
+    zoo = whence.load("zoo:molecules")
+    for smiles, more in {"CCO": None, "c1ccccc1CCCO": 2}.items():
+        page = whence.explain(zoo, smiles, method="gradient", target="NR-AhR").to_html()
+        assert (f"… and {more} more</p>" in page) == (more is not None)

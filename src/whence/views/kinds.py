@@ -128,7 +128,9 @@ def molecule(a: Attribution, maps: list[Map]) -> str:
     from whence.views.molecules import strongest, svg
 
     assert a.text is not None
-    return f"<p><code>{text(a.text[maps[0].row])}</code></p>{svg(a, maps)}{bars(*strongest(maps))}"
+    names, values, left = strongest(maps)
+    more = f'<p style="{_SMALL}">… and {left} more</p>' if left else ""
+    return f"<p><code>{text(a.text[maps[0].row])}</code></p>{svg(a, maps)}{bars(names, values)}{more}"
 
 
 # ---- numbers ----

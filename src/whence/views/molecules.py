@@ -31,11 +31,11 @@ def png(a: Attribution, maps: list[Map]) -> bytes:
     return _drawn(a, maps, rdMolDraw2D.MolDraw2DCairo(920, 600))
 
 
-def strongest(maps: list[Map], count: int = 8) -> tuple[list[str], list[float]]:
-    """The atoms that carry most, by name."""
+def strongest(maps: list[Map], count: int = 8) -> tuple[list[str], list[float], int]:
+    """The atoms that carry most, by name, their values, and how many more there are."""
     atoms = next(part for part in maps if part.input == "atoms")
     best = atoms.strongest(count)
-    return [str(name) for name, _ in best], [value for _, value in best]
+    return [str(name) for name, _ in best], [value for _, value in best], atoms.count - len(best)
 
 
 def _drawn(a: Attribution, maps: list[Map], canvas: Any) -> Any:

@@ -39,6 +39,11 @@ class Map:
         flat = self.values.flatten().tolist()
         return [(self._unit(i), flat[i]) for i in self._there(list(range(len(flat))))]
 
+    @property
+    def count(self) -> int:
+        """How many units there are, padding left out."""
+        return len(self._there(list(range(self.values.numel()))))
+
     def _there(self, order: list[int]) -> list[int]:
         if self.real is None or self.real.shape != self.values.shape:
             return order

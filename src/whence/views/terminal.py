@@ -61,6 +61,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
             lines.append(_line(part))
         else:
             lines += [f"  {clean(part.input)}:"] * bool(part.input) + _bars(part.strongest(_UNITS))
+            lines += [f"  … and {part.count - _UNITS} more"] * (part.count > _UNITS)
     if len(a) > _ROWS:
         lines.append(f"… and {len(a) - _ROWS} more rows")
     for line in _warnings(a.receipt):
