@@ -415,3 +415,34 @@ def test_atoms_that_are_left_out_are_counted():
     for smiles, more in {"CCO": None, "c1ccccc1CCCO": 2}.items():
         page = whence.explain(zoo, smiles, method="gradient", target="NR-AhR").to_html()
         assert (f"… and {more} more</p>" in page) == (more is not None)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"), [("logit", "logit"), ("probability", "probability"), ("log_probability", "log-probability")]
+)
+def test_what_the_score_is_and_of_which_model(output, told, capsys):
+    zoo = whence.load("zoo:questions")
+    a = whence.explain(zoo, ["Who?", "How many of them are there?"], method="integrated_gradients", output=output)
+    number = float(a.output_value[0])
+    page = a.to_html()
+    assert f"Row 0: HUMAN, {told} {number:.4g}</h3>" in page
+    assert "Model: <b>zoo:questions</b>." in page
+    a.show()
+    assert f"target HUMAN, {told} {number:.4g}" in capsys.readouterr().out
+    c = whence.Comparison({"x": a})
+    assert f"{told} of row 0" in str(c)
+    assert "Model: <b>zoo:questions</b>." in c.to_html()
+    assert plain(a)["model"] == "zoo:questions"
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    axes = a.plot()
+    assert axes.get_title("left") == f"HUMAN, {told} {number:.3g}"
+    pyplot.close(axes.figure)
+
+
+def test_the_score_of_a_function_and_the_name_of_a_module():
+    model = torch.nn.Linear(3, 2)
+    a = whence.explain(model, torch.ones(1, 3), method="gradient", target=lambda y: y.sum(1))
+    assert (a.receipt["output"], a.receipt["model"]) == ("score", "Linear")
+    assert ", score " in a.to_html()
+    page = whence.explain(lambda x: x @ torch.ones(3, 2), torch.ones(1, 3), method="gradient").to_html()
+    assert "<b>&lt;lambda&gt;</b>" in page

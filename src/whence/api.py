@@ -75,7 +75,7 @@ def explain(
             given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seeds), **q.params(params)}
             return explain(q.model, q.inputs, **given, **options)
 
-        return answered(model, questions, progress, ask, wrt)
+        return _named(answered(model, questions, progress, ask, wrt), model.name or _name(model.model))
     with apart():
         params = methods[method].check(params)
         names = check(keep)
@@ -86,7 +86,8 @@ def explain(
         with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
             parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, names)]
-        return join(subject, parts, several(target), params, channels, methods[method].facts.get("complete", False))
+        complete = methods[method].facts.get("complete", False)
+        return _named(join(subject, parts, several(target), params, channels, complete), _name(model))
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -184,6 +185,15 @@ def _subject(
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
     return replace(subject, baseline=given)
+
+
+def _named(found: Attribution, name: str) -> Attribution:
+    return replace(found, receipt={"model": name, **{key: v for key, v in found.receipt.items() if key != "model"}})
+
+
+def _name(model: Any) -> str:
+    """A module's class, or a function's own name."""
+    return str(getattr(model, "__name__", type(model).__name__))
 
 
 def _named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -261,4 +261,4 @@ def _receipt(subject: Subject) -> dict[str, Any]:
             "They kept the plain derivative. Scripted code, vmap, custom autograd functions and the model's own "
             "threads do this; replace them by plain ops to have them explained.",
         )
-    return notes.summary()
+    return {"output": "score" if callable(subject.target) else subject.output, **notes.summary()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def load(
             + f" of {kind.__name__}: they would be random.\n  Give a folder with a model that was trained for this."
         )  # fmt: skip
     model = model.eval()
-    return wrap(model, _processor(library, name, own, common), task=own, long=long)
+    found = wrap(model, _processor(library, name, own, common), task=own, long=long)
+    return replace(found, name=Path(name).resolve().name if Path(name).is_dir() else name)
 
 
 def transformers() -> Any:

@@ -96,6 +96,7 @@ class Wrapped:
     long: Long = "error"
     examples: Sequence[Any] = ()  # inputs to try it with
     exclusive: bool = True  # whether a row has one label: else probabilities are no softmax
+    name: str = ""  # where it was loaded from
 
     def __repr__(self) -> str:
         return f"Wrapped({type(self.model).__name__}, {self.task})"

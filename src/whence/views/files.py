@@ -112,7 +112,8 @@ def plain(found: Result) -> Any:
         row["gap"] = None if found.gap is None else found.gap[number].tolist()
         row["baseline"] = None if found.baseline_value is None else found.baseline_value[number].tolist()
     return {
-        "method": found.method, "parameters": _clean(found.params), "rows": rows, "receipt": _clean(found.receipt),
+        "method": found.method, "model": _clean(found.receipt.get("model")), "parameters": _clean(found.params),
+        "rows": rows, "receipt": _clean(found.receipt),
     }  # fmt: skip
 
 

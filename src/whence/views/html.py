@@ -62,8 +62,9 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
     for number, parts in enumerate(_by_row(a, most)):
         shown.append(f"<h3>{_headline(a, parts)}</h3>{row(a, parts)}{_kept(a, number)}")
     more = f'<p class="soft">{len(a) - most} more rows are not shown.</p>' if len(a) > most else ""
+    lead = (_explained(a) + text(note)).strip()
     return (
-        f"<section><h2>{text(a.method)}</h2>{f'<p>{text(note)}</p>' if note else ''}{''.join(shown)}{more}"
+        f"<section><h2>{text(a.method)}</h2>{f'<p>{lead}</p>' if lead else ''}{''.join(shown)}{more}"
         f'{_relevance(a.receipt)}<p class="soft">{LEGEND} {text(facts(a))}</p></section>'
     )
 
@@ -73,7 +74,9 @@ def compared(
 ) -> str:
     """The same rows by every method, one under the other, and how far the methods agree; `notes` are by method."""
     first = next(iter(c.values()))
-    legend = f'<p class="soft">{LEGEND} Each method\'s colours are shares of its own largest value.</p>'
+    legend = (
+        f'<p class="soft">{LEGEND} {_explained(first)}Each method\'s colours are shares of its own largest value.</p>'
+    )
     found = [] if described else [legend]
     by = {name: list(_by_row(a, most)) for name, a in c.items()}
     for number in range(min(len(first), most)):
@@ -86,6 +89,11 @@ def compared(
         )
         found.append(f"<section><h3>{head}</h3>{blocks}</section>")
     return "".join(found) + _agreement(c)
+
+
+def _explained(a: Attribution) -> str:
+    """Which model it was, as far as it is known."""
+    return f"Model: <b>{text(a.receipt['model'])}</b>. " if a.receipt.get("model") else ""
 
 
 def _described(a: Attribution) -> str:
@@ -103,7 +111,7 @@ def _headline(a: Attribution, parts: Sequence[Map]) -> str:
     part = parts[0]
     if a.several:
         return f"Row {part.row}, {len({p.target for p in parts})} targets"
-    return f"Row {part.row}: {text(part.target)}, score {part.score:.4g}"
+    return f"Row {part.row}: {text(part.target)}, {part.space} {part.score:.4g}"
 
 
 def facts(a: Attribution) -> str:

@@ -146,7 +146,7 @@ def vector(a: Attribution, maps: list[Map]) -> str:
     values = part.values.tolist()
     names = part.units or [str(i) for i in range(len(values))]
     start = None if a.gap is None or a.baseline_value is None else float(a.baseline_value[part.row])
-    return bars(names, values) if start is None else waterfall(names, values, start, part.score)
+    return bars(names, values) if start is None else waterfall(names, values, start, part.score, part.space)
 
 
 def bars(names: Sequence[str], values: Sequence[float]) -> str:
@@ -159,7 +159,7 @@ def bars(names: Sequence[str], values: Sequence[float]) -> str:
     return _lines(lines)
 
 
-def waterfall(names: Sequence[str], values: Sequence[float], start: float, end: float) -> str:
+def waterfall(names: Sequence[str], values: Sequence[float], start: float, end: float, space: str) -> str:
     """Each unit's step from the baseline's score to the input's, the largest first."""
     order = sorted(range(len(values)), key=lambda i: -abs(values[i]))
     places, now = [], start
@@ -176,7 +176,7 @@ def waterfall(names: Sequence[str], values: Sequence[float], start: float, end: 
     lines = [_bar_line("baseline", bar(start, start, "currentColor"), f"{start:.4g}")]
     for i, (a, b) in zip(order, places, strict=True):
         lines.append(_bar_line(names[i], bar(a, b, _side(values[i])), f"{values[i]:+.4g}"))
-    return _lines([*lines, _bar_line("score", bar(end, end, "currentColor"), f"{end:.4g}")])
+    return _lines([*lines, _bar_line(space, bar(end, end, "currentColor"), f"{end:.4g}")])
 
 
 def _bar(left: float, width: float, colour: str) -> str:

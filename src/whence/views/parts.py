@@ -22,11 +22,12 @@ class Map:
     input: str = ""  # its name, where several are explained
     units: list[str] | None = None
     real: Tensor | None = None
+    space: str = "score"  # what the score is: a logit, a probability, a log-probability
 
     @property
     def caption(self) -> str:
         lead = f"{self.input}, " if self.input else ""
-        return f"{lead}row {self.row}, target {self.target}, score {self.score:.3g}"
+        return f"{lead}row {self.row}, target {self.target}, {self.space} {self.score:.3g}"
 
     def strongest(self, count: int) -> list[tuple[Any, float]]:
         """The units of largest magnitude, by name or index, and their values; padding is left out."""
@@ -79,7 +80,13 @@ def maps(a: Attribution, rows: int) -> Iterator[Map]:
                 target, score = _asked(a, row, k)
                 units, real = _of(a.units, name, row), _of(a.real, name, row)
                 fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
-                yield Map(row, part, target, score, name, units if fits else None, real)
+                yield Map(row, part, target, score, name, units if fits else None, real, space_of(a))
+
+
+def space_of(a: Attribution) -> str:
+    """What the explained scores are, in words."""
+    asked = str(a.receipt.get("output"))
+    return asked.replace("_", "-") if asked in ("logit", "probability", "log_probability") else "score"
 
 
 def _of(told: Any, name: str, row: int) -> Any:

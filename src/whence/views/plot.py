@@ -52,7 +52,7 @@ def _text(a: Attribution, parts: list[Map], ax: Any) -> None:
     there = part.real.tolist() if part.real is not None else [True] * len(part.units)
     units = [(unit, value) for unit, value, real in zip(part.units, part.values.tolist(), there, strict=True) if real]
     words(ax, [unit for unit, _ in units], [value for _, value in units])
-    titled(ax, f"{part.target}, score {part.score:.3g}")
+    titled(ax, _title(part))
 
 
 def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1.0, size: float = 10) -> float:
@@ -74,6 +74,10 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
             right = right - left
         x = right + 0.25 * height * ax.bbox.height / ax.bbox.width
     return y - 1.7 * height
+
+
+def _title(part: Map) -> str:
+    return f"{part.target}, {part.space} {part.score:.3g}"
 
 
 def titled(ax: Any, title: str) -> None:
@@ -123,7 +127,7 @@ def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") ->
     part = parts[0]
     image = a.image[part.row].expand(3, -1, -1)
     ax.imshow(styles[style](image, part.values).to(torch.uint8).numpy())
-    titled(ax, f"{part.target}, score {part.score:.3g}")
+    titled(ax, _title(part))
     ax.axis("off")
 
 
@@ -135,7 +139,7 @@ def _molecule(a: Attribution, parts: list[Map], ax: Any) -> None:
     from whence.views.molecules import png
 
     ax.imshow(Image.open(io.BytesIO(png(a, parts))))
-    titled(ax, f"{parts[0].target}, score {parts[0].score:.3g}")
+    titled(ax, _title(parts[0]))
     ax.axis("off")
 
 
@@ -147,7 +151,7 @@ def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
     ax.set_yticks(range(len(values)), [_tick(name) for name in names], fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color="black", linewidth=0.6)
-    titled(ax, f"{part.target}, score {part.score:.3g}")
+    titled(ax, _title(part))
 
 
 def _map(a: Attribution, parts: list[Map], ax: Any) -> None:

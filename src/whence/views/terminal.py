@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
 from whence.views.colours import share, solid
-from whence.views.parts import Map, maps
+from whence.views.parts import Map, maps, space_of
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
@@ -52,7 +52,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
     for part in found:
         head = (part.row, None if a.several else part.target)
         if head != last:
-            told = "" if a.several else f": target {clean(part.target)}, score {part.score:.4g}"
+            told = "" if a.several else f": target {clean(part.target)}, {part.space} {part.score:.4g}"
             lines.append(f"row {part.row}{told}")
             last = head
         if colour and part.units is not None and part.values.dim() == 1 and not a.several:
@@ -73,7 +73,13 @@ def compared(c: Comparison) -> str:
     """One line per method, and how far the methods agree."""
     agreement = c.agreement()
     names = list(c)
-    heads = ["method", "score of row 0", "gap", "passes", *[f"vs {name}" for name in names]]
+    heads = [
+        "method",
+        f"{space_of(next(iter(c.values())))} of row 0",
+        "gap",
+        "passes",
+        *[f"vs {name}" for name in names],
+    ]
     rows = []
     for i, (name, a) in enumerate(c.items()):
         gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "weights"
 def load(name: str, **how: Any) -> Wrapped:
     """One of the bundled models, ready for `explain`; its `examples` are inputs to try it with."""
     folder = _checked(name)
-    return replace(ZOO[name](folder, **how), examples=_examples(folder))
+    return replace(ZOO[name](folder, **how), examples=_examples(folder), name=f"zoo:{name}")
 
 
 def card(name: str) -> dict[str, Any]:
