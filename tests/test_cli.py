@@ -391,6 +391,15 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 
 
+def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo):
+    cases = demo.read_text().split('<section id="')[1:]
+    told = {case.split('"')[0]: case.split("How far the methods agree")[1] for case in cases}
+    for name, after in told.items():
+        assert ("Of gradient, " in after.partition("the sums of magnitudes are ranked here")[0]) == (
+            "fashion" not in name
+        )
+
+
 def test_what_whence_warned_of_is_in_the_demos_small_print(tmp_path, monkeypatch):
     said = "gradient: something is <b>odd</b>."
 

@@ -125,5 +125,16 @@ def _section(case: Case, found: Comparison, left: Mapping[str, str], notes: Mapp
     beside = f"<details><summary>{len(left)} methods have no answer here</summary><ul>{missing}</ul></details>"
     return (
         f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.told)}</p></section>'
-        f"{compared(found, described=True, notes=notes)}{beside if left else ''}"
+        f"{compared(found, described=True, notes=notes)}{_mixed(notes)}{beside if left else ''}"
+    )
+
+
+def _mixed(notes: Mapping[str, Sequence[str]]) -> str:
+    """Under the matrix of agreement: that it compares magnitudes with signed values, where it does."""
+    sized = [name for name, said in notes.items() if MAGNITUDES in said]
+    if len(sized) in (0, len(notes)):
+        return ""
+    return (
+        f'<p class="soft">Of {", ".join(sized)} the sums of magnitudes are ranked here, of all others signed values: '
+        "between the two kinds, a unit that speaks against stands high in the one and low in the other.</p>"
     )
