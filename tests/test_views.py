@@ -205,6 +205,20 @@ def test_pictures_by_hand():
     assert pictures.contour(torch.zeros(3, 300, 200, dtype=torch.uint8), grid).shape == (300, 200, 3)
 
 
+def test_one_side_has_no_paper_and_an_empty_one_says_so():
+    image = torch.full((1, 3, 4, 8), 200, dtype=torch.uint8)
+    grid = torch.zeros(2, 2)
+    grid[0, 0] = 1.0
+    thin = pictures.thin_side(image[0], grid, 1)
+    assert thin[0, 0].tolist() == [178, 24, 43, 255]
+    assert thin[3, 7, 3] == 0
+    assert pictures.thin_side(image[0], grid, -1) is None
+    page = attribution(grid[None], image=image, image_size=(4, 8))._repr_html_()
+    assert page.count(">nothing</div><figcaption") == 1
+    assert "aspect-ratio:8/4" in page
+    assert page.count("<figure") == 6
+
+
 def test_pngs_can_be_read():
     import base64
     import io
@@ -214,6 +228,10 @@ def test_pngs_can_be_read():
     address = pictures.png(pixels)
     found = image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
     assert torch.equal(torch.tensor(list(found.tobytes())).view(5, 7, 3), pixels)
+    clear = torch.randint(0, 256, (5, 7, 4))
+    found = image.open(io.BytesIO(base64.b64decode(pictures.png(clear).split(",")[1])))
+    assert found.mode == "RGBA"
+    assert torch.equal(torch.tensor(list(found.tobytes())).view(5, 7, 4), clear)
     palette = image.open(
         io.BytesIO(base64.b64decode(pictures.palette_png(torch.tensor([[1.0, -1.0, 0.0]])).split(",")[1]))
     )

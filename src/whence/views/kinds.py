@@ -90,15 +90,19 @@ def image(a: Attribution, maps: list[Map]) -> str:
     found = []
     for part in maps:
         shown = a.image[part.row].expand(3, -1, -1)
-        views = {
+        views: dict[str, Tensor | None] = {
             "the image": shown.permute(1, 2, 0),
             "what speaks for (red) and against (blue)": pictures.overlay(shown, part.values),
             "the image, as bright as it matters": pictures.masked(shown, part.values),
-            "for": pictures.one_side(shown, part.values, 1),
-            "against": pictures.one_side(shown, part.values, -1),
+            "for": pictures.thin_side(shown, part.values, 1),
+            "against": pictures.thin_side(shown, part.values, -1),
             "around the strongest tenth": pictures.contour(shown, part.values),
         }
-        found += [picture(pictures.png(pixels), title) for title, pixels in views.items()]
+        size = (shown.shape[2], shown.shape[1])
+        found += [
+            nothing(size, title) if pixels is None else picture(pictures.png(pixels), title)
+            for title, pixels in views.items()
+        ]
     return f'<div style="{_GRID}">{"".join(found)}</div>'
 
 
@@ -107,12 +111,21 @@ _GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr))
 
 def picture(address: str, title: str) -> str:
     """A picture and what it shows."""
-    return (
-        f'<figure style="margin:0"><img alt="{text(title)}" src="{address}" style="width:100%;'
-        f'image-rendering:pixelated;border-radius:4px"><figcaption style="{_SMALL}">{text(title)}</figcaption></figure>'
-    )
+    style = f"width:100%;image-rendering:pixelated;border-radius:4px;{_PAPER}"
+    return _captioned(f'<img alt="{text(title)}" src="{address}" style="{style}">', title)
 
 
+def nothing(size: tuple[int, int], title: str) -> str:
+    """In the place of a picture (of this width and height) that would be empty."""
+    style = f"aspect-ratio:{size[0]}/{size[1]};display:grid;place-items:center;border-radius:4px;{_PAPER}{_SMALL}"
+    return _captioned(f'<div style="{style}">nothing</div>', title)
+
+
+def _captioned(inner: str, title: str) -> str:
+    return f'<figure style="margin:0">{inner}<figcaption style="{_SMALL}">{text(title)}</figcaption></figure>'
+
+
+_PAPER = "background:rgba(128,128,128,.12);"  # grey on light and on dark pages
 _SMALL = "font-size:.78rem;opacity:.8"
 
 

@@ -14,10 +14,10 @@ from whence.views.colours import BLUE, RED, solid
 
 
 def png(pixels: Tensor) -> str:
-    """Bytes (height, width, 3) as a data address."""
-    height, width, _ = pixels.shape
+    """Bytes (height, width, 3), or 4 with alpha, as a data address."""
+    height, width, channels = pixels.shape
     lines = b"".join(b"\0" + bytes(line.flatten().tolist()) for line in pixels.to(torch.uint8))
-    return _address(struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), [], lines)
+    return _address(struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 6, 0, 0, 0), [], lines)
 
 
 def palette_png(shares: Tensor, ink: bool = False) -> str:
@@ -69,8 +69,19 @@ def masked(image: Tensor, grid: Tensor) -> Tensor:
 
 def one_side(image: Tensor, grid: Tensor, sign: int) -> Tensor:
     """Only what speaks for, or only what speaks against, on white."""
-    shares = (_shares(image, grid) * sign).clamp(min=0)[None]
+    shares = _one_sided(image, grid, sign)
     return (255 + (_end(RED if sign > 0 else BLUE) - 255) * shares**0.8).round().permute(1, 2, 0)
+
+
+def thin_side(image: Tensor, grid: Tensor, sign: int) -> Tensor | None:
+    """The same on no paper at all, with alpha (height, width, 4); None where there is nothing."""
+    shares = _one_sided(image, grid, sign)
+    colour = _end(RED if sign > 0 else BLUE).expand(3, *shares.shape[1:])
+    return torch.cat([colour, (255 * shares**0.8).round()]).permute(1, 2, 0) if bool(shares.any()) else None
+
+
+def _one_sided(image: Tensor, grid: Tensor, sign: int) -> Tensor:
+    return (_shares(image, grid) * sign).clamp(min=0)[None]
 
 
 def contour(image: Tensor, grid: Tensor, top: float = 0.1) -> Tensor:
