@@ -305,7 +305,7 @@ def test_every_kind_plots_and_pages(name, number, target, tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 3000
     matplotlib.pyplot.close(axes.figure)
     page = a.to_html()
-    fits = {"sentiment": 'dir="auto"', "translation": "<h4>input_ids</h4>", "language": "←", "molecules": "<svg role"}
+    fits = {"sentiment": 'dir="auto"', "translation": "<h4>source</h4>", "language": "←", "molecules": "<svg role"}
     assert fits.get(name, "data:image/png") in page
     for ending in ("png", "svg", "csv", "json", "html"):
         write(a, tmp_path / f"a.{ending}")
@@ -317,7 +317,7 @@ def test_every_kind_plots_and_pages(name, number, target, tmp_path):
     )
 
 
-def test_a_plot_of_a_translation_has_both_texts():
+def test_a_plot_of_a_translation_has_both_texts(capsys):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     values = {"input_ids": torch.randn(1, 2, 3), "decoder_input_ids": torch.randn(1, 2, 2)}
     units = {"input_ids": [["Vielen", "▁Dank", "."]], "decoder_input_ids": [["[CLS]", "▁Thank"]]}
@@ -327,7 +327,7 @@ def test_a_plot_of_a_translation_has_both_texts():
     axes = a.plot()
     assert [t.get_text() for t in axes.get_xticklabels()] == ["Vielen", "Dank", ".", "[CLS]", "Thank"]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["Thank", "you"]
-    assert axes.get_title("left") == "input_ids | decoder_input_ids"
+    assert axes.get_title("left") == "source | written so far"
     shown = axes.images[0].get_array()
     assert shown.shape == (2, 6)
     assert shown.mask[:, 3].all()  # a blank between them
@@ -335,6 +335,33 @@ def test_a_plot_of_a_translation_has_both_texts():
     page = a._repr_html_()
     assert "▁" not in page
     assert page.count("<table") == 2
+    assert "<h4>source</h4>" in page
+    assert "<h4>written so far</h4>" in page
+    a.show()
+    told = capsys.readouterr().out
+    assert "  Thank (1) ← source: " in told
+    assert "  Thank (1) ← written so far: " in told
+    assert "▁" not in told
+    assert {m["input"] for m in plain(a)["rows"][0]["maps"]} == {"input_ids", "decoder_input_ids"}  # data keep names
+
+
+@pytest.mark.parametrize("sign", "Ġ▁")
+def test_signs_for_spaces_are_not_shown(sign, capsys, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    units = [f"{sign}a", f"{sign}film"]
+    a = attribution(
+        torch.randn(1, 2), units=[units], labels=[f"{sign}good"], kept={"attention": [torch.rand(1, 2, 2, 2)]}
+    )
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    a.show()
+    axes = a.plot()
+    drawn = [axes.get_title("left"), *(t.get_text() for t in axes.texts)]
+    pyplot.close(axes.figure)
+    for told in (capsys.readouterr().out, a.to_html(), whence.Comparison({"x": a}).to_html(), *drawn):
+        assert sign not in told
+    assert drawn == ["good, score 1", "a", "film"]
+    assert a.top(1)[0][0][0] in units  # data keep them
 
 
 def test_a_saved_file_with_a_field_of_another_form_is_damaged(tmp_path):

@@ -12,7 +12,7 @@ from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
-from whence.views.parts import Map, maps
+from whence.views.parts import Map, maps, spelled
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _headline(a: Attribution, parts: Sequence[Map]) -> str:
     part = parts[0]
     if a.several:
         return f"Row {part.row}, {len({p.target for p in parts})} targets"
-    return f"Row {part.row}: {text(part.target)}, {part.space} {part.score:.4g}"
+    return f"Row {part.row}: {text(spelled(part.target))}, {part.space} {part.score:.4g}"
 
 
 def facts(a: Attribution) -> str:
@@ -141,7 +141,7 @@ def _kept(a: Attribution, number: int) -> str:
     layers = a.kept.get("attention")
     if not isinstance(layers, list):
         return ""
-    units = a.units[number] if isinstance(a.units, list) else None
+    units = [spelled(unit) for unit in a.units[number]] if isinstance(a.units, list) else None
     lines = []
     for depth, layer in enumerate(layers):
         heads: Tensor = layer[number].detach().double().cpu()  # (heads, queries, keys)

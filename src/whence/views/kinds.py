@@ -47,7 +47,7 @@ def generated(a: Attribution, maps: list[Map]) -> str:
     found = []
     for name in dict.fromkeys(m.input for m in maps):
         own = [m for m in maps if m.input == name]
-        title = f"<h4>{text(name)}</h4>" if name else ""
+        title = f"<h4>{text(own[0].title)}</h4>" if name else ""
         lines, columns = [spelled(m.target) for m in own], [spelled(unit) for unit in own[0].units or []]
         shown = title + matrix(torch.stack([m.values for m in own]), lines, columns)
         found.append(f'<div style="max-width:100%">{shown}</div>')

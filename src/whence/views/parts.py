@@ -20,14 +20,15 @@ class Map:
     target: str
     score: float
     input: str = ""  # its name, where several are explained
+    title: str = ""  # the same in words
     units: list[str] | None = None
     real: Tensor | None = None
     space: str = "score"  # what the score is: a logit, a probability, a log-probability
 
     @property
     def caption(self) -> str:
-        lead = f"{self.input}, " if self.input else ""
-        return f"{lead}row {self.row}, target {self.target}, {self.space} {self.score:.3g}"
+        lead = f"{self.title}, " if self.title else ""
+        return f"{lead}row {self.row}, target {spelled(self.target)}, {self.space} {self.score:.3g}"
 
     def strongest(self, count: int) -> list[tuple[Any, float]]:
         """The units of largest magnitude, by name or index, and their values; padding is left out."""
@@ -67,6 +68,9 @@ def spelled(unit: str) -> str:
     return unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit
 
 
+_TRANSLATED = {"input_ids": "source", "decoder_input_ids": "written so far"}  # of an encoder and a decoder
+
+
 def maps(a: Attribution, rows: int) -> Iterator[Map]:
     """The maps of the first rows, input by input and target by target."""
     named: Mapping[str, Tensor]
@@ -74,13 +78,16 @@ def maps(a: Attribution, rows: int) -> Iterator[Map]:
         named = {"": a.values}
     else:
         named = a.values if isinstance(a.values, Mapping) else {str(i): v for i, v in enumerate(a.values)}
+    titles = _TRANSLATED if _TRANSLATED.keys() <= named.keys() else {}
     for row in range(min(len(a), rows)):
         for name, values in named.items():
             for k, part in enumerate(values[row] if a.several else [values[row]]):
                 target, score = _asked(a, row, k)
                 units, real = _of(a.units, name, row), _of(a.real, name, row)
                 fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
-                yield Map(row, part, target, score, name, units if fits else None, real, space_of(a))
+                yield Map(
+                    row, part, target, score, name, titles.get(name, name), units if fits else None, real, space_of(a)
+                )
 
 
 def space_of(a: Attribution) -> str:

@@ -65,7 +65,9 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
     for unit, value in zip(units, values, strict=True):
         part = share(value, largest)
         box = {"facecolor": (_RED if part > 0 else _BLUE, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
-        shown = ax.text(x, y, clean(unit), fontsize=size, va="top", bbox=box, transform=ax.transAxes, parse_math=False)
+        shown = ax.text(
+            x, y, clean(spelled(unit)), fontsize=size, va="top", bbox=box, transform=ax.transAxes, parse_math=False
+        )
         (left, low), (right, high) = to_axes.transform(shown.get_window_extent(renderer).get_points())
         height = max(height, high - low)
         if right > 1 and x > 0:  # the next line
@@ -77,7 +79,7 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
 
 
 def _title(part: Map) -> str:
-    return f"{part.target}, {part.space} {part.score:.3g}"
+    return f"{spelled(part.target)}, {part.space} {part.score:.3g}"
 
 
 def titled(ax: Any, title: str) -> None:
@@ -109,7 +111,7 @@ def _generated(a: Attribution, parts: list[Map], ax: Any) -> None:
     _grid(ax, torch.cat(blocks[:-1], 1))
     ax.set_xticks(places, [_tick(unit) for unit in units], rotation=60, ha="right", fontsize=7)
     ax.set_yticks(range(len(first)), [_tick(part.target) for part in first], fontsize=7)
-    titled(ax, " | ".join(named))
+    titled(ax, " | ".join(own[0].title for own in named.values()))
 
 
 def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
 from whence.views.colours import share, solid
-from whence.views.parts import Map, maps, space_of
+from whence.views.parts import Map, maps, space_of, spelled
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
@@ -52,7 +52,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
     for part in found:
         head = (part.row, None if a.several else part.target)
         if head != last:
-            told = "" if a.several else f": target {clean(part.target)}, {part.space} {part.score:.4g}"
+            told = "" if a.several else f": target {clean(spelled(part.target))}, {part.space} {part.score:.4g}"
             lines.append(f"row {part.row}{told}")
             last = head
         if colour and part.units is not None and part.values.dim() == 1 and not a.several:
@@ -60,7 +60,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
         if a.several:
             lines.append(_line(part))
         else:
-            lines += [f"  {clean(part.input)}:"] * bool(part.input) + _bars(part.strongest(_UNITS))
+            lines += [f"  {clean(part.title)}:"] * bool(part.title) + _bars(part.strongest(_UNITS))
             lines += [f"  … and {part.count - _UNITS} more"] * (part.count > _UNITS)
     if len(a) > _ROWS:
         lines.append(f"… and {len(a) - _ROWS} more rows")
@@ -114,7 +114,7 @@ def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
     largest = max((abs(value) for _, value in best if math.isfinite(value)), default=0) or 1
-    labels = [clean(str(unit)) for unit, _ in best]
+    labels = [clean(spelled(str(unit))) for unit, _ in best]
     width = min(max(map(len, labels), default=0), max(10, shutil.get_terminal_size().columns - 40))
     lines = []
     for label, (_, value) in zip(labels, best, strict=True):
@@ -136,7 +136,7 @@ def _washed(part: Map) -> list[str]:
         if not real:
             continue
         joined = unit.startswith("##")
-        name = clean(unit.removeprefix("##"))
+        name = clean(spelled(unit).removeprefix("##"))
         space = "" if joined or not line else " "
         if used + len(space) + len(name) > width and line:
             lines, line, used, space = [*lines, "  " + line], "", 0, ""
@@ -153,8 +153,8 @@ def _on(name: str, colour: str) -> str:
 
 def _line(part: Map) -> str:
     """One of several targets: what speaks most for and against it."""
-    best = ", ".join(f"{clean(str(unit))} {value:+.3g}" for unit, value in part.strongest(_SAID))
-    return f"  {clean(part.target)} ({part.score:.3g}) ← {clean(part.input)}{': ' * bool(part.input)}{best}"
+    best = ", ".join(f"{clean(spelled(str(unit)))} {value:+.3g}" for unit, value in part.strongest(_SAID))
+    return f"  {clean(spelled(part.target))} ({part.score:.3g}) ← {clean(part.title)}{': ' * bool(part.title)}{best}"
 
 
 def cards(told: Sequence[Mapping[str, Any]]) -> str:

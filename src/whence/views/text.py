@@ -7,6 +7,7 @@ from html import escape
 
 from whence.attribution import Attribution
 from whence.views.colours import share, wash
+from whence.views.parts import spelled
 from whence.views.terminal import clean
 
 FOLD = 120  # units of a text that are shown before it folds
@@ -55,8 +56,9 @@ def _paragraph(inner: str, count: int) -> str:
 
 def _mark(unit: str, value: float, largest: float, written: str | None = None) -> str:
     part = share(value, largest)
-    shown = _plain(unit if written is None else written)
-    title = f"{_plain(unit)}: {value:+.4g}"
+    name = _plain(spelled(unit))
+    shown = name if written is None else _plain(written)
+    title = f"{name}: {value:+.4g}"
     if abs(part) < 0.02:
         return f'<span title="{title}">{shown}</span>'
     return f'<span title="{title}" style="background:{wash(part)};border-radius:3px">{shown}</span>'
