@@ -599,6 +599,9 @@ def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     clf = bert("SequenceClassification")
     with pytest.raises(TargetError, match="no label.*'good'"):
         whence.explain(clf, "dull", method="gradient", target="godo")
+    with pytest.raises(TargetError) as error:
+        whence.explain(clf, "dull", method="gradient", target="xyz")
+    assert str(error.value).count("'good'") == 1
     with pytest.raises(TargetError, match="2 entries"):
         whence.explain(clf, TEXTS, method="gradient", target=["good", "bad"])
     with pytest.raises(InputError, match="reads text"):

@@ -357,7 +357,27 @@ def test_from_a_shell():
     assert "target HUMAN" in done.stdout
 
 
+def test_a_terminal_of_ascii_letters():
+    done = subprocess.run(
+        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "gradient"],
+        input=f"{TEXT} {TEXT} Who was it?\n", capture_output=True, text=True, timeout=120,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^  \w+ +\|#+ +\+", done.stdout, re.M)
+    assert re.search(r"^  \.\.\. and \d+ more$", done.stdout, re.M)
+    assert re.search(r"#\| +-[\d.]", done.stdout)
+
+
 # ---- the demo ----
+
+
+@pytest.mark.parametrize("name", ["d.txt", "d", "d.html.gz"])
+def test_the_demo_is_a_page(name, capsys, tmp_path):
+    code, _, err = run(capsys, "demo", "--out", str(tmp_path / name))
+    assert code == 2
+    assert "The demo is an HTML page" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

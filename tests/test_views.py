@@ -491,3 +491,13 @@ def test_the_score_of_a_function_and_the_name_of_a_module():
     assert ", score " in a.to_html()
     page = whence.explain(lambda x: x @ torch.ones(3, 2), torch.ones(1, 3), method="gradient").to_html()
     assert "<b>&lt;lambda&gt;</b>" in page
+
+
+def test_one_is_not_many(capsys):
+    told = {"forward_passes": 1, "backward_passes": 2, "converged": [True, False]}
+    a = attribution(torch.randn(5, 2), receipt=told)
+    a.show()
+    assert capsys.readouterr().out.endswith("… and 1 more row\n")
+    assert "1 forward pass and 2 backward passes; 1 row did not reach the tolerance." in a.to_html()
+    assert "1 more row is not shown" in attribution(torch.randn(13, 2)).to_html()
+    assert "2 more rows are not shown" in attribution(torch.randn(14, 2)).to_html()

@@ -11,7 +11,7 @@ from typing import Any
 from whence.engine.call import Call
 from whence.engine.relevance import Composite
 from whence.engine.weighted import NUDGED, RULES, Divide, Weighted, at_least_zero
-from whence.errors import ParameterError, did_you_mean
+from whence.errors import ParameterError, nearest
 
 Table = Mapping[str, Any]
 
@@ -34,8 +34,8 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
     """A composite by name, or of a user's table; `options` are the parameters of its rules."""
     if not isinstance(given, Mapping) and not (isinstance(given, str) and given in COMPOSITES):
         raise ParameterError(
-            f"composite={given!r} is not known. {did_you_mean(str(given), COMPOSITES)}\n"
-            f"  Give one of {', '.join(COMPOSITES)}, or a table."
+            f"composite={given!r} is not known. {nearest(str(given), COMPOSITES)}".rstrip()
+            + f"\n  Give one of {', '.join(COMPOSITES)}, or a table."
         )
     at_least_zero("stabilizer", stabilizer)
     table: dict[str, Any] = dict(given if isinstance(given, Mapping) else COMPOSITES[given])
@@ -141,7 +141,8 @@ def _rule(given: Any, options: Mapping[str, Any]) -> Weighted:
     name, own = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if name not in RULES:
         raise ParameterError(
-            f"The rule {name!r} is not known. {did_you_mean(str(name), RULES)}\n  Give one of {', '.join(RULES)}."
+            f"The rule {name!r} is not known. {nearest(str(name), RULES)}".rstrip()
+            + f"\n  Give one of {', '.join(RULES)}."
         )
     known = signature(RULES[name]).parameters
     if not isinstance(own, Mapping) or any(key not in known for key in own):

@@ -122,7 +122,8 @@ def _section(case: Case, found: Comparison, left: Mapping[str, str], notes: Mapp
     for name, reason in left.items():
         reasons.setdefault(reason, []).append(name)
     missing = "".join(f"<li>{text(', '.join(names))}: {text(reason)}</li>" for reason, names in reasons.items())
-    beside = f"<details><summary>{len(left)} methods have no answer here</summary><ul>{missing}</ul></details>"
+    without = f"{len(left)} method{' has' if len(left) == 1 else 's have'}"
+    beside = f"<details><summary>{without} no answer here</summary><ul>{missing}</ul></details>"
     return (
         f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.told)}</p></section>'
         f"{compared(found, described=True, notes=notes)}{_mixed(notes)}{beside if left else ''}"

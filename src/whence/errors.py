@@ -72,8 +72,13 @@ def warn(message: str) -> None:
     warnings.warn(message, WhenceWarning, stacklevel=level)
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A sentence that offers the nearest known word, if one is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"Did you mean {near[0]!r}?" if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that offers the nearest known word, or lists all of them."""
+    """The same, or a list of all of them."""
     known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+    return nearest(word, known) or f"Known: {', '.join(known)}."

@@ -13,7 +13,7 @@ from whence.adapters import generation, vision
 from whence.adapters import text as texts
 from whence.adapters.text import Long, Tokens
 from whence.engine.scope import scope
-from whence.errors import InputError, ModelError, ParameterError, TargetError, did_you_mean
+from whence.errors import InputError, ModelError, ParameterError, TargetError, did_you_mean, nearest
 
 TASKS = {  # the end of a class's name → what it does
     "ForSequenceClassification": "text-classification",
@@ -270,9 +270,10 @@ class Wrapped:
             raise TargetError("Continuations are explained one text at a time.\n  Give one text and one continuation.")
         known = {label: number for number, label in self.labels.items()}
         if name not in known:
-            names = ", ".join(map(repr, list(known)[:12])) or "none"
+            names = ", ".join(map(repr, list(known)[:12])) + (", …" if len(known) > 12 else "")
             raise TargetError(
-                f"target={name!r} is no label of this model. {did_you_mean(name, known)}\n  It has {names}."
+                f"target={name!r} is no label of this model. {nearest(name, known)}".rstrip()
+                + f"\n  It has {names or 'none'}."
             )
         return known[name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
 import os
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: the user's mistake, one message on stderr; 1: ours; 130: interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without these letters still gets the rest
+            stream.reconfigure(errors=_LETTERS)  # a terminal without these letters still gets the rest
     options = argparse.Namespace()
     try:
         options = parser().parse_args(arguments)
@@ -50,6 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
         )
         return 1
+
+
+_PLAIN = {"█": "#", "│": "|", "─": "-", "–": "-", "−": "-", "…": "...", "±": "+-", "←": "<-", "→": "->", "×": "x"}
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """What stands for letters that a terminal does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+_LETTERS = "whence.plainly"
+codecs.register_error(_LETTERS, _plainly)
 
 
 def _said(error: WhenceError | OSError) -> str:

@@ -75,6 +75,8 @@ def trace_command(options: argparse.Namespace) -> int:
 def demo_command(options: argparse.Namespace) -> int:
     from whence.demo import run
 
+    if options.out.suffix.lower() not in (".html", ".htm"):
+        raise WhenceError(f"The demo is an HTML page, and {str(options.out)!r} is no name of one.\n  End it in .html.")
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
     print(run(options.out), file=sys.stderr)

@@ -80,7 +80,8 @@ def rows_of(options: argparse.Namespace, model: Any) -> Any:
         raise ParameterError("--text, --image and --file exclude each other.\n  Give one of them.")
     if options.second and len(options.second) != len(options.text):
         raise ParameterError(
-            f"There are {len(options.text)} texts and {len(options.second)} second ones.\n  Give one --second a --text."
+            f"The numbers of --text ({len(options.text)}) and --second ({len(options.second)}) differ.\n"
+            "  Give one --second a --text."
         )
     if options.image and "image" not in model.task:
         raise InputError(f"--image was given, and {options.model!r} does {model.task}.\n  Give --text or --file.")

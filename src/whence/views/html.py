@@ -12,7 +12,7 @@ from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
-from whence.views.parts import Map, maps, spelled
+from whence.views.parts import Map, counted, maps, spelled
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
     shown = []
     for number, parts in enumerate(_by_row(a, most)):
         shown.append(f"<h3>{_headline(a, parts)}</h3>{row(a, parts)}{_kept(a, number)}")
-    more = f'<p class="soft">{len(a) - most} more rows are not shown.</p>' if len(a) > most else ""
+    left = counted(len(a) - most, "more row is", "more rows are")
+    more = f'<p class="soft">{left} not shown.</p>' if len(a) > most else ""
     lead = (_explained(a) + text(note)).strip()
     return (
         f"<section><h2>{text(a.method)}</h2>{f'<p>{lead}</p>' if lead else ''}{''.join(shown)}{more}"
@@ -117,13 +118,14 @@ def _headline(a: Attribution, parts: Sequence[Map]) -> str:
 def facts(a: Attribution) -> str:
     """What a run says about itself, in a sentence."""
     receipt = a.receipt
-    said = [f"{receipt.get('forward_passes', 0)} forward and {receipt.get('backward_passes', 0)} backward passes"]
+    ways = ((receipt.get(f"{way}_passes", 0), f"{way} pass") for way in ("forward", "backward"))
+    said = [" and ".join(counted(count, noun, noun + "es") for count, noun in ways)]
     if a.gap is not None:
         said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
     if receipt.get("tolerance_reached"):
         said.append(f"estimated error at most {max(receipt['tolerance_reached']):.2g}")
     if False in receipt.get("converged", ()):
-        said.append(f"{receipt['converged'].count(False)} rows did not reach the tolerance")
+        said.append(f"{counted(receipt['converged'].count(False), 'row')} did not reach the tolerance")
     if receipt.get("unruled"):
         said.append("plain derivative at " + ", ".join(sorted({item["op"] for item in receipt["unruled"]})))
     if receipt.get("unseen"):
@@ -155,7 +157,7 @@ def _kept(a: Attribution, number: int) -> str:
         named = units is not None and len(units) == mean.shape[0] == mean.shape[1] and len(units) <= _TOKENS
         whole = matrix(mean, units, units) if named and units else ""
         lines.append(f"<h4>layer {depth}</h4><div>{small}</div>{whole}")
-    return f"<details><summary>Attention, {len(layers)} layers by head</summary>{''.join(lines)}</details>"
+    return f"<details><summary>Attention, {counted(len(layers), 'layer')} by head</summary>{''.join(lines)}</details>"
 
 
 def _relevance(receipt: Mapping[str, Any]) -> str:

@@ -63,6 +63,11 @@ class Map:
         return "–".join(self.units[i] for i in index)
 
 
+def counted(count: int, one: str, more: str = "") -> str:
+    """A number and its noun."""
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
 def spelled(unit: str) -> str:
     """A token without its tokenizer's sign for a space before it (Ġ, ▁)."""
     return unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit

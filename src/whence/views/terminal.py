@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
 from whence.views.colours import share, solid
-from whence.views.parts import Map, maps, space_of, spelled
+from whence.views.parts import Map, counted, maps, space_of, spelled
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
@@ -63,7 +63,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
             lines += [f"  {clean(part.title)}:"] * bool(part.title) + _bars(part.strongest(_UNITS))
             lines += [f"  … and {part.count - _UNITS} more"] * (part.count > _UNITS)
     if len(a) > _ROWS:
-        lines.append(f"… and {len(a) - _ROWS} more rows")
+        lines.append(f"… and {counted(len(a) - _ROWS, 'more row')}")
     for line in _warnings(a.receipt):
         lines.append(line)
     return "\n".join(lines)

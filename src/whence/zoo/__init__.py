@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from whence.errors import FileError, ParameterError, did_you_mean
+from whence.errors import FileError, ParameterError, nearest
 
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Wrapped
@@ -32,7 +32,9 @@ def card(name: str) -> dict[str, Any]:
 
 def _checked(name: str) -> Path:
     if name not in ZOO:
-        raise ParameterError(f"The zoo has no {name!r}. {did_you_mean(name, ZOO)}\n  It has {', '.join(ZOO)}.")
+        raise ParameterError(
+            f"The zoo has no {name!r}. {nearest(name, ZOO)}".rstrip() + f"\n  It has {', '.join(ZOO)}."
+        )
     if not (FOLDER / name / "card.json").is_file():
         raise FileError(
             f"zoo:{name} is not in this installation.\n  Install Whence again, or train it: {__name__}.training."
