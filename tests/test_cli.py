@@ -14,6 +14,7 @@ import pytest
 
 import whence
 from tests.test_views import chromium
+from whence import zoo
 from whence.cli import main, parser
 from whence.demo import CASES
 
@@ -346,6 +347,22 @@ def test_a_narrow_terminal(monkeypatch, capsys):
     whence.explain(whence.load("zoo:questions"), TEXT * 4, method="gradient").show()
     plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
     assert max(len(line) for line in plain[2:]) <= 60
+
+
+@pytest.mark.parametrize("width", [30, 80, 400])
+def test_tables_fit_into_the_terminal(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = "gradient,input_x_gradient,smoothgrad,deconvnet,guided_backprop,lrp"
+    for arguments in (["zoo"], ["compare", *BASE, "--text", TEXT, "--methods", names]):
+        code, out, _ = run(capsys, *arguments)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= max(width, 40)  # a column has 20 letters at least
+    for name in names.split(","):
+        assert f"vs {name}" in out
+        assert out.count(f"\n{name} ") == (1 if width == 400 else out.count("\nmethod") + 1)
+    monkeypatch.delenv("COLUMNS")
+    wide = run(capsys, "zoo")[1].splitlines()  # into a pipe: a line each
+    assert len(wide) == 2 + len(zoo.ZOO)
 
 
 def test_from_a_shell():

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
@@ -27,6 +28,43 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def folded(heads: Sequence[str], rows: Sequence[Sequence[str]], soft: int = 0) -> str:
+    """A table as wide as the terminal at most: the `soft` column wraps, and what has no room goes on below."""
+    width = _columns()
+    widths = [max(len(clean(str(row[i]))) for row in [heads, *rows]) for i in range(len(heads))]
+    too_wide = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
+    if width is None or too_wide <= 0:
+        return table(heads, rows)
+    below = max(_NARROW, width - widths[0] - 2)  # of a column that stands beside the first alone
+    beside = widths[soft] - too_wide
+    limits = [w if i == 0 else min(w, below) for i, w in enumerate(widths)]
+    limits[soft] = beside if soft and beside >= _NARROW else limits[soft]
+    lines = [line for row in rows for line in _wrapped(row, limits)]
+    parts: list[list[int]] = []
+    for i in range(1, len(heads)):
+        used = sum(limits[j] + 2 for j in parts[-1]) if parts else width
+        parts = [*parts[:-1], [*parts[-1], i]] if parts and used + limits[i] <= width else [*parts, [0, i]]
+    return "\n\n".join(
+        table([heads[i] for i in part], [[line[i] for i in part] for line in lines if any(line[i] for i in part)])
+        for part in parts
+    )
+
+
+_NARROW = 20  # letters, of a column that wraps
+
+
+def _columns() -> int | None:
+    """Of the terminal; None where there is none to fit into, such as in a pipe."""
+    known = os.environ.get("COLUMNS") or sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if known else None
+
+
+def _wrapped(row: Sequence[str], limits: Sequence[int]) -> list[tuple[str, ...]]:
+    """A row of cells as the lines that it takes."""
+    cells = [textwrap.wrap(clean(str(cell)), limit) for cell, limit in zip(row, limits, strict=True)]
+    return list(zip_longest(*cells, fillvalue=""))
 
 
 def clean(text: str) -> str:
@@ -88,7 +126,8 @@ def compared(c: Comparison) -> str:
         rows.append(
             [name, f"{score:.4g}", gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]]
         )
-    return table(heads, rows) + "\n(vs: rank correlation of the two methods' values, mean over rows)"
+    said = "(vs: rank correlation of the two methods' values, mean over rows)"
+    return "\n".join([folded(heads, rows), *textwrap.wrap(said, _columns() or len(said))])
 
 
 def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
@@ -163,7 +202,7 @@ def cards(told: Sequence[Mapping[str, Any]]) -> str:
     for card in told:
         score, measured = next(iter(card["measured"].items()))
         rows.append([f"zoo:{card['name']}", card["what"], f"{score} {_measured(measured)}", _size(card["bytes"])])
-    return table(["load", "what it does", "measured", "size"], rows)
+    return folded(["load", "what it does", "measured", "size"], rows, soft=1)
 
 
 def card(told: Mapping[str, Any]) -> str:
