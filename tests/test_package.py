@@ -64,7 +64,7 @@ ALLOWED = {  # who may import what of whence at run time
     ),
     "metrics": {"errors", "evaluation", "metrics", "registry"},
     "evaluation": set("adapters api attribution engine errors evaluation methods metrics progress references".split())
-    | {"subject", "targets", "units"},
+    | {"subject", "targets", "units", "writing"},
     "methods": set("baselines engine errors methods noise progress registry subject".split())
     | set(
         "adaptive coalitions conservation crossing flow grids lines maps quadrature relevances units windows".split()

@@ -15,6 +15,7 @@ from whence.cli.commands import safe
 from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
 from whence.errors import FileError, InputError, ParameterError
 from whence.metrics import metrics
+from whence.writing import put
 
 _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
 _TABLES = ("html", "csv", "json")
@@ -209,11 +210,13 @@ def _tell(found: Any, options: argparse.Namespace) -> None:
 def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower().removeprefix(".")
     if kind in _TABLES:
-        path.write_text(getattr(found, f"to_{kind}")(), encoding="utf-8")
+        put(path, getattr(found, f"to_{kind}")())
         return
     import matplotlib
 
     matplotlib.use("Agg")
     axes = found.plot()
     figure = (axes[0] if isinstance(axes, list) else axes).figure
-    figure.savefig(path, bbox_inches="tight")
+    whole = io.BytesIO()
+    figure.savefig(whole, format=kind, bbox_inches="tight")
+    put(path, whole.getvalue())

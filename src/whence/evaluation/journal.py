@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whence.errors import FileError
 from whence.evaluation.cases import Case, bytes_of
+from whence.writing import put
 
 
 class Journal:
@@ -37,9 +38,7 @@ class Journal:
         if self.path.exists() and self.path.stat().st_size:
             whole = self._read(header)
         text = "".join(json.dumps(line) + "\n" for line in ({"whence": header}, *whole))
-        beside = self.path.with_name(self.path.name + ".part")
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, self.path)  # a last line that was cut short is gone
+        put(self.path, text)  # a last line that was cut short is gone
         self.chunks = {line["chunk"]: line for line in whole}
 
     def _read(self, header: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.journal import said
+from whence.writing import put
 
 _DRAWS = 1000
 
@@ -203,7 +203,7 @@ class Scoreboard:
 
 def _kept(text: str, path: Any) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        put(path, text)
     return text
 
 
