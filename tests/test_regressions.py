@@ -861,3 +861,18 @@ def test_methods_that_read_attention_take_a_baseline_to_compare_with() -> None:
     assert with_one.baseline_value is not None
     with pytest.raises(whence.NoAttention):
         explain(lambda x: x @ W, method="rollout", baseline=0.0, target=0)
+
+
+def test_the_relevance_of_attention_that_is_kept_is_by_the_methods_own_parameters() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60)).eval()
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    maps = [
+        whence.explain(model, ids, method="lrp", composite="epsilon", epsilon=e, keep=("attention_relevance",)).kept
+        for e in (1e-6, 0.5)
+    ]
+    first, second = (found["attention_relevance"][0] for found in maps)
+    assert not torch.allclose(first, second, rtol=1e-3)

@@ -22,6 +22,7 @@ from whence.passes import IN_PLACE, Pass
 from whence.subject import Subject
 
 UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are held constant
+OPTIONS = ("epsilon", "gamma", "alpha", "beta", "low", "high", "stabilizer")  # lrp's, for its composites
 ReduceAll = Callable[[Map, Tensor, Tensor | None, Tensor], Tensor]  # a map, its gradient and its relevance → (rows, …)
 
 
@@ -50,7 +51,8 @@ def relevance_of_attention(
     A head's relevance is that of its output, of which its map has one half and its values the other.
     """
     composite = subject.method if subject.method in UNIFORM else params.get("composite", "chefer")
-    reading = Relevance(subject, lambda m, a, g, r: reduce(r), composite, gradient=False, quiet=True)
+    options = {name: params[name] for name in OPTIONS if name in params}
+    reading = Relevance(subject, lambda m, a, g, r: reduce(r), composite, gradient=False, quiet=True, options=options)
     reading.run("first")
     if not reading.seen:
         raise no_attention(("attention_relevance",))
@@ -69,8 +71,9 @@ class Relevance(Reading):
 
     def __init__(
         self, subject: Subject, reduce: ReduceAll, composite: Any, *, gradient: bool, last: bool = False,
-        quiet: bool = False,
+        quiet: bool = False, options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        self._options = options or {}
         self._reduce_all, self._composite, self._wants_gradient, self._last = reduce, composite, gradient, last
         self._quiet = quiet or last or is_uniform(composite)
         self._phase, self.ledger = "", Ledger(subject.rows)
@@ -96,7 +99,7 @@ class Relevance(Reading):
             plan: dict[str, Any] = {"tell": self, "ledger": self.ledger, "copies": copies, "ahead": False, "rows": True}
             if is_uniform(self._composite):
                 plan["expand"] = UNIFORM_EXPAND | {"scaled_dot_product_attention"}
-            done = relevance_pass(self.subject, self._composite, {}, **plan)
+            done = relevance_pass(self.subject, self._composite, self._options, **plan)
             try:
                 self._pull(done)
                 self._edges.clear()  # which hold the graph, and the graph's hooks hold us
