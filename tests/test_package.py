@@ -60,7 +60,7 @@ ALLOWED = {  # who may import what of whence at run time
     "units": {"errors", "subject"},
     "coalitions": {"baselines", "errors", "many", "progress", "subject", "units"},
     "properties": set(
-        "adapters api baselines engine errors methods progress properties registry subject targets".split()
+        "adapters api baselines engine errors methods progress properties registry subject targets writing".split()
     ),
     "metrics": {"errors", "evaluation", "metrics", "registry"},
     "evaluation": set("adapters api attribution engine errors evaluation methods metrics progress references".split())

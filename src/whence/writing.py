@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import secrets
+from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from whence.errors import FileError
 
@@ -41,3 +45,10 @@ def _mode(place: Path) -> int | None:
     if not os.access(place, os.W_OK):
         raise OSError(0, "what is there may not be written")
     return place.stat().st_mode & 0o7777
+
+
+def csv_text(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    """A table as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([head, *lines])
+    return out.getvalue()

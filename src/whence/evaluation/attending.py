@@ -15,7 +15,7 @@ from whence.engine.propagate import apart
 from whence.engine.scope import scope
 from whence.errors import NoAttention, ParameterError
 from whence.evaluation.asking import Attended, Erased, View
-from whence.evaluation.cases import joined
+from whence.evaluation.cases import together
 from whence.evaluation.predicting import ROWS, TOKENS, checked
 from whence.targets import find_logits
 
@@ -74,9 +74,7 @@ def _attended(asked: Sequence[tuple[View, Attended]]) -> Tensor:
 def _attending(asked: Sequence[tuple[View, Any]], work: Callable[[Tensor], Tensor | None]) -> tuple[Tensor, list[Site]]:
     """The logits of one pass in which attention weights of the chosen calls are read, or replaced."""
     case, layers = asked[0][0].case, asked[0][1].layers
-    inputs: Any = {name: joined([view.case for view, _ in asked], name) for name in case.inputs}
-    inputs = inputs if case.form == "dict" else tuple(inputs.values())
-    subject = adapt(case.model, inputs[0] if case.form == "tensor" else inputs, method="attention erasure")
+    subject = adapt(case.model, together([view.case for view, _ in asked]), method="attention erasure")
     met: list[Site] = []
     held: dict[str, Tensor] = {}
 

@@ -16,7 +16,7 @@ from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, TargetError, WhenceError
 from whence.subject import Subject
-from whence.units import channel_axis, explained, places
+from whence.units import channel_axis, places
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,14 @@ def case_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
     return _made(subject, row, place)
 
 
+def read_case(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | WhenceError:
+    """The same, or what is wrong with the row."""
+    try:
+        return case_of(model, row, place, wrt)
+    except WhenceError as error:
+        return error
+
+
 def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
     if model.task not in ("text-classification", "image-classification", "function"):
         raise InputError(
@@ -108,8 +116,7 @@ def _made(
     subject: Subject, row: Mapping[str, Any], place: int, told: Mapping[str, Any] | None = None,
     tokens: Mapping[str, int] | None = None, black: Tensor | None = None,
 ) -> Case:  # fmt: skip
-    names, told = explained(subject) or list(subject.roles), told or {}
-    names = names or list(subject.roles)
+    names, told = list(subject.roles), told or {}
     if len(names) != 1:
         raise InputError(
             f"{len(names)} inputs are explained: {', '.join(map(repr, names))}.\n  Name the one to evaluate with wrt=."
@@ -211,9 +218,14 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 def called(case: Case, inputs: Mapping[str, Any]) -> Any:
     """The model's output for a batch of rows like the case's."""
-    if case.form == "tensor":
-        return case.model(*inputs.values())
-    return case.model(*inputs.values()) if case.form == "tuple" else case.model(**inputs)
+    return case.model(**inputs) if case.form == "dict" else case.model(*inputs.values())
+
+
+def together(cases: Sequence[Case]) -> Any:
+    """The inputs of several rows of one shape, in the form in which the user gave them."""
+    whole = {name: joined(cases, name) for name in cases[0].inputs}
+    form = cases[0].form
+    return whole if form == "dict" else next(iter(whole.values())) if form == "tensor" else tuple(whole.values())
 
 
 def joined(cases: Sequence[Case], name: str) -> Any:

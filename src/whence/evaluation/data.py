@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from whence.adapters.wrapped import Wrapped
-from whence.errors import InputError
+from whence.errors import InputError, WhenceError
 
 KNOWN = ("label", "mask", "rationale")  # what a row may come with
 
@@ -134,3 +134,23 @@ def _with_axis(row: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return {**row, "inputs": {k: v[None] if isinstance(v, Tensor) else v for k, v in given.items()}}
     return row
+
+
+def named(given: Any, noun: str, error: type[WhenceError], functions: bool = False) -> dict[str, Any]:
+    """Methods or metrics: names, or a dict from any name to parameters; a function stays one, where it may be one."""
+    if not isinstance(given, Iterable):
+        raise error(f"{noun}s={given!r} names none.\n  Give a list of names, or a dict: see whence.{noun}s.")
+    names = [given] if isinstance(given, str) else list(given)
+    if not names:
+        raise error(f"There is no {noun} to evaluate.\n  Give some: see whence.{noun}s.")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise error(f"The {noun} {twice!r} is listed twice.\n  Give a dict to have it with other parameters.")
+    found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names)
+    for name, params in found.items():
+        if params is not None and not isinstance(params, Mapping) and not (functions and callable(params)):
+            raise error(
+                f"The {noun} {name!r} has the parameters {params!r}.\n"
+                f'  Give a dict of them ({{"{noun}": …}} names another {noun}), or None.'
+            )
+    return {name: params if callable(params) else dict(params or {}) for name, params in found.items()}

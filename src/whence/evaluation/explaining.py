@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from whence.adapters.wrapped import Wrapped
 from whence.api import explain
 from whence.attribution import Attribution
-from whence.errors import InputError, MethodError, ModelError, WhenceWarning
+from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.asking import Again, Randomised, View
-from whence.evaluation.cases import Case, joined
+from whence.evaluation.cases import Case, together
+from whence.evaluation.data import named
 from whence.evaluation.journal import said
 from whence.methods import methods
 
@@ -40,35 +41,16 @@ class Ranker:
 def rankers(given: Any) -> list[Ranker]:
     """Names, or a dict from a line's name to a method's parameters ("method" among them, if it is another) or to a
     function."""
-    named: Mapping[str, Any] = given if isinstance(given, Mapping) else dict.fromkeys(_listed(given))
     found = []
-    for name, params in named.items():
+    for name, params in named(given, "method", InputError, functions=True).items():
         if callable(params):
             found.append(Ranker(name, function=params))
             continue
-        if params is not None and not isinstance(params, Mapping):
-            raise MethodError(
-                f"The method {name!r} has the parameters {params!r}.\n"
-                '  Give a dict of them ({"method": …} names another method), a function, or None.'
-            )
-        own = dict(params or {})
-        method = own.pop("method", name)
+        method = params.pop("method", name)
         if method not in CONTROLS:
-            methods[method].check({k: v for k, v in own.items() if k in methods[method].parameters})
-        found.append(Ranker(name, method, own))
-    if not found:
-        raise InputError("There is no method to evaluate.\n  Give some: see whence.methods.")
+            methods[method].check({k: v for k, v in params.items() if k in methods[method].parameters})
+        found.append(Ranker(name, method, params))
     return found
-
-
-def _listed(given: Any) -> list[str]:
-    if not isinstance(given, Iterable):
-        raise MethodError(f"methods={given!r} names none.\n  Give a list of names, or a dict: see whence.methods.")
-    names = [given] if isinstance(given, str) else list(given)
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"The method {name!r} is listed twice.\n  Give a dict to have it with other parameters.")
-    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +64,7 @@ class Explainer:
 
     def of_rows(self, ranker: Ranker, cases: Sequence[Case], targets: Sequence[int]) -> list[Attribution | Exception]:
         """Each row's attribution, with its axis of rows; or what went wrong for it."""
-        return self._each(ranker, self.model, cases, targets, [case.given for case in cases])
+        return self._each(ranker, self.model, cases, targets)
 
     def of_steps(self, ranker: Ranker, asked: Sequence[tuple[View, Again]]) -> list[Any]:
         """φ of each row moved by a step, like the input."""
@@ -90,8 +72,7 @@ class Explainer:
             replace(view.case, inputs={**view.case.inputs, view.case.name: view.case.x + again.step.to(view.case.x)})
             for view, again in asked
         ]
-        model = cases[0].model
-        found = self._each(ranker, model, cases, [view.target for view, _ in asked], [_plain(case) for case in cases])
+        found = self._each(ranker, cases[0].model, cases, [view.target for view, _ in asked])
         return [a if isinstance(a, Exception) else a.raw for a in found]
 
     def randomised(self, ranker: Ranker, asked: Sequence[tuple[View, Randomised]]) -> list[Any]:
@@ -104,42 +85,34 @@ class Explainer:
         if isinstance(self.model, Wrapped):
             other = replace(self.model, model=other)
         cases = [view.case for view, _ in asked]
-        found = self._each(ranker, other, cases, [v.target for v, _ in asked], [case.given for case in cases])
+        found = self._each(ranker, other, cases, [view.target for view, _ in asked])
         return [a if isinstance(a, Exception) else unit_scores(case, a) for case, a in zip(cases, found, strict=True)]
 
     def _each(
-        self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int], given: Sequence[Any]
+        self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]
     ) -> list[Attribution | Exception]:
         """Rows that go together in one call; one by one where that fails, so that one bad row spoils no other."""
         found: list[Any] = [None] * len(cases)
-        together: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for number, case in enumerate(cases):
             shapes = tuple(tuple(v.shape) for v in case.inputs.values() if isinstance(v, Tensor))
-            together.setdefault("" if isinstance(model, Wrapped) else shapes, []).append(number)
-        for members in together.values():
+            groups.setdefault("" if isinstance(model, Wrapped) else shapes, []).append(number)
+        for members in groups.values():
             for some in (members, *([n] for n in members)):
                 if all(found[n] is not None and not isinstance(found[n], Exception) for n in some):
                     continue
                 try:
-                    parts = self._called(
-                        ranker, model, [cases[n] for n in some], [targets[n] for n in some], [given[n] for n in some]
-                    )
+                    parts = self._called(ranker, model, [cases[n] for n in some], [targets[n] for n in some])
                 except Exception as error:  # the row's, the model's or the method's: reported
                     parts = [error] * len(some)
                 for n, part in zip(some, parts, strict=True):
                     found[n] = part
         return found
 
-    def _called(
-        self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int], given: Sequence[Any]
-    ) -> list[Any]:
+    def _called(self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]) -> list[Any]:
         if ranker.method in CONTROLS:
             return [CONTROLS[ranker.method](case) for case in cases]
-        inputs: Any = list(given)
-        if not isinstance(model, Wrapped):
-            whole = {name: joined(cases, name) for name in cases[0].inputs}
-            inputs = whole if cases[0].form == "dict" else tuple(whole.values())
-            inputs = inputs[0] if cases[0].form == "tensor" else inputs
+        inputs = [case.given for case in cases] if isinstance(model, Wrapped) else together(cases)
         if ranker.function is not None:
             values = torch.as_tensor(ranker.function(model, inputs, torch.tensor(list(targets))))
             return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(cases))]
@@ -153,14 +126,6 @@ class Explainer:
                 **options,
             )  # fmt: skip
         return [a._pick([i]) for i in range(len(cases))]
-
-
-def _plain(case: Case) -> Any:
-    """The tensors of a row, as the model takes them."""
-    values = dict(case.inputs)
-    return (
-        values if case.form == "dict" else next(iter(values.values())) if case.form == "tensor" else (*values.values(),)
-    )
 
 
 def _bare(name: str, values: Tensor, target: int) -> Attribution:
@@ -203,6 +168,16 @@ def unit_scores(case: Case, a: Attribution) -> Tensor:
     if not bool(torch.isfinite(values[case.real.view(case.shape)]).all()):
         raise InputError(f"{a.method} gave values that are not finite.\n  Leave the row out.")
     return values.flatten()
+
+
+def scores_or_error(case: Case, a: Attribution | Exception) -> Tensor | Exception:
+    """One number per unit, or what is wrong with them."""
+    if isinstance(a, Exception):
+        return a
+    try:
+        return unit_scores(case, a)
+    except Exception as error:
+        return error
 
 
 # ---- random weights ----

@@ -152,7 +152,8 @@ def _padded(case: Case) -> bool:
     if case.root is None:
         return False
     if case.root not in _PADS:
-        longer = {name: _longer(case, name, value, 3) for name, value in case.inputs.items()}
+        per_token = {n: v for n, v in case.inputs.items() if isinstance(v, Tensor) and v.shape[:2] == case.x.shape}
+        longer = {**case.inputs, **{name: _longer(case, name, value, 3) for name, value in per_token.items()}}
         alone, padded = _run([(case, dict(case.inputs))]), _run([(case, longer)])
         _PADS[case.root] = bool((alone - padded).abs().max() <= 1e-3 * alone.abs().max().clamp(min=1e-3))
     return _PADS[case.root]
@@ -161,10 +162,8 @@ def _padded(case: Case) -> bool:
 _PADS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _longer(case: Case, name: str, value: Any, more: int) -> Any:
+def _longer(case: Case, name: str, value: Tensor, more: int) -> Tensor:
     """An input with padding at the end of each row."""
-    if not isinstance(value, Tensor) or value.dim() < 2 or value.shape[1] != case.x.shape[1]:
-        return value
     fill = case.tokens.get("pad", 0) if name == case.name else 0
     return torch.cat([value, value.new_full((len(value), more, *value.shape[2:]), fill)], 1)
 
@@ -210,9 +209,4 @@ def _together(rows: Sequence[Row], name: str) -> Any:
     if len({v.shape for v in values}) == 1:
         return torch.cat(values)
     longest = max(v.shape[1] for v in values)
-    case = rows[0][0]
-    fill = case.tokens.get("pad", 0) if name == case.name else 0
-    whole = values[0].new_full((len(values), longest, *values[0].shape[2:]), fill)
-    for line, v in zip(whole, values, strict=True):
-        line[: v.shape[1]] = v[0]
-    return whole
+    return torch.cat([_longer(rows[0][0], name, v, longest - v.shape[1]) for v in values])

@@ -7,15 +7,16 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.errors import InputError, MethodError, ParameterError
-from whence.evaluation.cases import Case, case_of
+from whence.evaluation.cases import Case, read_case
 from whence.evaluation.data import listed
-from whence.evaluation.explaining import Explainer, Ranker, rankers, unit_scores
+from whence.evaluation.explaining import Explainer, Ranker, rankers, scores_or_error
 from whence.evaluation.predicting import of_cases
 from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
@@ -96,12 +97,12 @@ def recommend(
     _check(rows, seconds, seed)
     whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))[:rows].sort().values.tolist()
-    cases = [case for place in order if isinstance(case := _case(model, whole[place], place, wrt), Case)]
+    cases = [case for place in order if isinstance(case := read_case(model, whole[place], place, wrt), Case)]
     if len(cases) < 2:
         raise InputError(f"There are {len(cases)} rows that can be read, which show no spread.\n  Give at least 2.")
     own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
     lines = [line for line in rankers(_every(cases[0]) if methods is None else methods) if line.method != "random"]
-    cost, left_out = _tried(cases[:_TRIED], lines, Explainer(model, own, seed, wrt))
+    cost, left_out = _tried(cases, lines, Explainer(model, own, seed, wrt))
     chosen = _affordable(lines, cost, seconds / len(cases), left_out)
     board = evaluate(
         model, [_named(whole[case.place]) for case in cases], metrics=metrics, seed=seed, progress=progress, wrt=wrt,
@@ -125,16 +126,6 @@ def _check(rows: Any, seconds: Any, seed: Any) -> None:
         raise ParameterError(f"seconds={seconds!r} is not allowed.\n  Give a number above 0.")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31 - 9:
         raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0.")
-
-
-def _case(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | None:
-    """A row that can be read and has a score; others are left for `evaluate` to report."""
-    try:
-        case = case_of(model, row, place, wrt)
-        of_cases([case], None)
-    except Exception:
-        return None
-    return case
 
 
 def _named(row: Mapping[str, Any]) -> Any:
@@ -165,7 +156,11 @@ def _tried(
     cases: Sequence[Case], lines: Sequence[Ranker], explainer: Explainer
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds that each method takes for a row, and why some do not work."""
-    targets = [int(of_cases([case], None)[0].argmax()) for case in cases]
+    scored = ((case, logits) for case in cases if (logits := _logits(case)) is not None)
+    some = list(islice(scored, _TRIED))
+    if not some:
+        raise InputError("The model has no score for any of the rows.\n  See evaluate() for why.")
+    cases, targets = [case for case, _ in some], [int(logits.argmax()) for _, logits in some]
     cost: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for line in lines:
@@ -175,21 +170,21 @@ def _tried(
             cost[line.name] = (time.perf_counter() - start) / count
             if isinstance(found[0], Exception) or cost[line.name] > _SLOW:
                 break
-        error = found[0] if isinstance(found[0], Exception) else _unfit(cases[0], found[0])
-        if error is not None:
-            left_out[line.name] = str(error).split("\n")[0]
+        scores = scores_or_error(cases[0], found[0])
+        if isinstance(scores, Exception):
+            left_out[line.name] = str(scores).split("\n")[0]
             del cost[line.name]
     if not cost:
         raise MethodError(f"None of the methods works here. The first: {next(iter(left_out.values()))}")
     return cost, left_out
 
 
-def _unfit(case: Case, found: Any) -> Exception | None:
+def _logits(case: Case) -> Tensor | None:
+    """A row's logits; rows without are left for `evaluate` to report."""
     try:
-        unit_scores(case, found)
-    except Exception as error:
-        return error
-    return None
+        return of_cases([case], None)[0]
+    except Exception:
+        return None
 
 
 def _affordable(
@@ -229,7 +224,7 @@ def _ranking(board: Scoreboard, left_out: dict[str, str]) -> tuple[Choice, ...]:
     enough = len(rows) >= FEW
     return tuple(
         Choice(
-            names[i], float(distance[place].mean()), *interval(distance[place]), _seconds(board, names[i]),
+            names[i], float(distance[place].mean()), *interval(distance[place]), board.seconds_per_row(names[i]),
             tied=not (enough and bool(behind[place])), beats_random=enough and bool(above[place]),
         )
         for place, i in enumerate(order)
@@ -253,8 +248,3 @@ def _shared_rows(board: Scoreboard, left_out: dict[str, str]) -> list[int]:
 
 def _rows_of(board: Scoreboard, method: str, metric: str) -> set[int]:
     return {row for row, result in board.results[method, metric].items() if not math.isnan(result.value)}
-
-
-def _seconds(board: Scoreboard, method: str) -> float:
-    own = board.cost[method]
-    return own.get("seconds", 0.0) / max(own.get("rows", 0.0), 1.0)

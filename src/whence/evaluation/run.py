@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from typing import Any, Literal
 
 from whence.adapters.wrapped import Wrapped
-from whence.errors import InputError, ParameterError, TargetError, WhenceError
+from whence.errors import InputError, ParameterError, TargetError
 from whence.evaluation.asking import Result
-from whence.evaluation.cases import Case, Failure, case_of, failed, read_masks, seeded
-from whence.evaluation.data import listed
+from whence.evaluation.cases import Case, Failure, failed, read_case, read_masks, seeded
+from whence.evaluation.data import listed, named
 from whence.evaluation.explaining import Explainer, Ranker, rankers
 from whence.evaluation.journal import Journal, fingerprint_of, said
 from whence.evaluation.operators import default
@@ -91,34 +91,13 @@ def _lines(methods: Any, controls: bool) -> list[Ranker]:
 
 def _columns(given: Any, operator: Any) -> list[Column]:
     """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another)."""
-    named = given if isinstance(given, Mapping) else dict.fromkeys(_names(given))
     found = []
-    for name, params in named.items():
-        if params is not None and not isinstance(params, Mapping):
-            raise ParameterError(
-                f"The metric {name!r} has the parameters {params!r}.\n"
-                '  Give a dict of them ({"metric": …} names another metric), or None.'
-            )
-        own = dict(params or {})
-        entry = known_metrics[own.pop("metric", name)]
+    for name, params in named(given, "metric", ParameterError).items():
+        entry = known_metrics[params.pop("metric", name)]
         if operator is not None and "operator" in entry.parameters:
-            own.setdefault("operator", operator)
-        found.append(Column(name, entry.name, entry.check(own), entry.facts))
-    if not found:
-        raise ParameterError("There is no metric to evaluate by.\n  Give some: see whence.metrics.")
+            params.setdefault("operator", operator)
+        found.append(Column(name, entry.name, entry.check(params), entry.facts))
     return found
-
-
-def _names(given: Any) -> list[str]:
-    if not isinstance(given, Iterable):
-        raise ParameterError(f"metrics={given!r} names none.\n  Give a list of names, or a dict: see whence.metrics.")
-    names = [given] if isinstance(given, str) else list(given)
-    for name in names:
-        if names.count(name) > 1:
-            raise ParameterError(
-                f"The metric {name!r} is listed twice.\n  Give a dict to have it with other parameters."
-            )
-    return names
 
 
 def _with_operator(column: Column, case: Case) -> Column:
@@ -129,9 +108,9 @@ def _with_operator(column: Column, case: Case) -> Column:
 
 
 def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
-    named = isinstance(target, str) and isinstance(model, Wrapped) and target in model.labels.values()
+    label = isinstance(target, str) and isinstance(model, Wrapped) and target in model.labels.values()
     whole = isinstance(target, Integral) and not isinstance(target, bool)
-    if not named and not whole and not (isinstance(target, str) and target in ("predicted", "label")):
+    if not label and not whole and not (isinstance(target, str) and target in ("predicted", "label")):
         raise TargetError(f'target={target!r} is not allowed.\n  Give "predicted", "label", or the number of a class.')
     if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
         raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
@@ -141,18 +120,11 @@ def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
 
 def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:
     """The rows that can be read, and those which cannot."""
-    found = [_read(model, row, place, wrt) for place, row in enumerate(rows)]
+    found = [read_case(model, row, place, wrt) for place, row in enumerate(rows)]
     cases = [case for case in found if isinstance(case, Case)]
     if not cases:
         raise next(error for error in found if isinstance(error, Exception))
     return cases, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
-
-
-def _read(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | WhenceError:
-    try:
-        return case_of(model, row, place, wrt)
-    except WhenceError as error:
-        return error
 
 
 def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -19,7 +17,7 @@ from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.journal import said
-from whence.writing import put
+from whence.writing import csv_text, put
 
 _DRAWS = 1000
 
@@ -73,10 +71,7 @@ class Scoreboard:
     def __getitem__(self, cell: tuple[str, str]) -> Score:
         """The score of a method by a metric."""
         method, metric = cell
-        for name, known in ((method, self.methods), (metric, self.metrics)):
-            if name not in known:
-                raise ParameterError(f"The table has no {name!r}. {did_you_mean(str(name), known)}")
-        return self.scores[method, metric]
+        return self.scores[self._method(method), self._column(metric).name]
 
     @cached_property
     def scores(self) -> dict[tuple[str, str], Score]:
@@ -109,6 +104,11 @@ class Scoreboard:
             return None
         y = torch.tensor([curve[1] for curve in curves], dtype=torch.float64)
         return list(curves[0][0]), y.nanmean(0).tolist()
+
+    def seconds_per_row(self, method: str) -> float:
+        """What a method took to explain one row."""
+        own = self.cost[self._method(method)]
+        return own.get("seconds", 0.0) / max(own.get("rows", 0.0), 1.0)
 
     def _method(self, name: str) -> str:
         if name not in self.methods:
@@ -162,14 +162,13 @@ class Scoreboard:
 
     def to_csv(self, path: Any = None) -> str:
         """One line per method and metric; written to a file, if there is a path."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["method", "metric", "better", "value", "low", "high", "median", "rows"])
-        for column in self.columns:
-            for method in self.methods:
-                s = self[method, column.name]
-                writer.writerow([method, column.name, column.better, s.value, s.low, s.high, s.median, s.rows])
-        return _kept(out.getvalue(), path)
+        lines = [
+            [method, column.name, column.better, s.value, s.low, s.high, s.median, s.rows]
+            for column in self.columns
+            for method in self.methods
+            for s in [self[method, column.name]]
+        ]
+        return _kept(csv_text(["method", "metric", "better", "value", "low", "high", "median", "rows"], lines), path)
 
     def to_json(self, path: Any = None) -> str:
         """Everything in the table: settings, scores, costs, failures, mean curves; NaN is null."""

@@ -15,7 +15,7 @@ from whence.errors import InputError, ModelError, TargetError
 from whence.evaluation import attending, predicting
 from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.cases import Case, Failure, failed
-from whence.evaluation.explaining import Explainer, Ranker, unit_scores
+from whence.evaluation.explaining import Explainer, Ranker, scores_or_error
 from whence.evaluation.scoreboard import Column
 from whence.metrics import metrics
 
@@ -59,6 +59,8 @@ class _Task:
 
 @dataclass(frozen=True, eq=False)
 class Work:
+    """What is evaluated, by what, and how."""
+
     explainer: Explainer
     lines: Sequence[Ranker]
     columns: Sequence[Column]
@@ -79,7 +81,8 @@ class Work:
             tasks += [_Task(view, line, column) for view in views for column in self.columns]
         start = time.perf_counter()
         self._drive(tasks)
-        self._stopped(tasks, cases, first)
+        if first:
+            self._stopped(tasks)
         failures += [failed(t.error, t.view.case.place, t.ranker.name, t.column.name) for t in tasks if t.error]
         for task in tasks:
             own = cost[task.ranker.name]
@@ -128,7 +131,7 @@ class Work:
         found = self.explainer.of_rows(line, kept, wanted) if kept else []
         views, errors = [], []
         for case, number, a in zip(kept, wanted, found, strict=True):
-            scores = _scores(case, a)
+            scores = scores_or_error(case, a)
             if isinstance(scores, Tensor) and isinstance(a, Attribution):
                 views.append(View(case, line.name, scores, number, a, told[case.place], self.seed))
             elif isinstance(scores, Exception):
@@ -171,22 +174,12 @@ class Work:
                 return [error]
             return [_tried(answer, self, [one]) for one in asked]
 
-    def _stopped(self, tasks: Sequence[_Task], cases: Sequence[Case], first: bool) -> None:
+    def _stopped(self, tasks: Sequence[_Task]) -> None:
         """A metric that fails for every row and method of the first chunk is a mistake of the call."""
-        for column in self.columns if first else ():
+        for column in self.columns:
             own = [task for task in tasks if task.column is column]
             if own and all(task.error is not None for task in own):
                 raise own[0].error  # type: ignore[misc]
-
-
-def _scores(case: Case, a: Attribution | Exception) -> Tensor | Exception:
-    """One number per unit, or what is wrong with them."""
-    if isinstance(a, Exception):
-        return a
-    try:
-        return unit_scores(case, a)
-    except Exception as error:
-        return error
 
 
 def _finite(found: Any) -> Any:

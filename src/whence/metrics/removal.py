@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from statistics import fmean
 from typing import Any
 
-from whence.evaluation.asking import Result, View
+from whence.evaluation.asking import Copy, Result, View
 from whence.metrics import Asking, metric
 from whence.metrics.shares import Output, Rounding, count, percents, values
 
@@ -21,10 +22,8 @@ def comprehensiveness(
 ) -> Asking:  # fmt: skip
     """p(x) − p(x without its top k %), mean over k; texts lose tokens, images take their mean colour."""
     shares = percents(k, "comprehensiveness")
-    order = view.order(absolute=absolute)
-    asked = [view.without(order[: count(view, share, rounding)], operator) for share in (0, *shares)]
-    whole, *without = values(view, (yield asked), output)
-    return Result(whole - fmean(without), curve=([0, *shares], [0.0, *(whole - p for p in without)]))
+    drops = yield from _drops(view, view.without, shares, operator, output, absolute, rounding)
+    return Result(fmean(drops), curve=([0, *shares], [0.0, *drops]))
 
 
 @metric("sufficiency", paper="DeYoung et al. 2020, arXiv:1911.03429", better="lower", operators=("delete", "mean"))
@@ -34,11 +33,8 @@ def sufficiency(
 ) -> Asking:  # fmt: skip
     """p(x) − p(the top k % of x only), mean over k; special tokens stay."""
     shares = percents(k, "sufficiency")
-    order = view.order(absolute=absolute)
-    asked = [view.without(order[:0], operator)]
-    asked += [view.only(order[: count(view, share, rounding)], operator) for share in shares]
-    whole, *alone = values(view, (yield asked), output)
-    return Result(whole - fmean(alone), curve=(shares, [whole - p for p in alone]))
+    drops = yield from _drops(view, view.only, shares, operator, output, absolute, rounding)
+    return Result(fmean(drops), curve=(shares, drops))
 
 
 @metric(
@@ -50,10 +46,8 @@ def log_odds(
 ) -> Asking:
     """ln p(x without its top k %) − ln p(x); texts take the mask token, images their mean colour."""
     shares = percents(k, "log_odds")
-    order = view.order(absolute=absolute)
-    asked = [view.without(order[: count(view, share, rounding)], operator) for share in (0, *shares)]
-    whole, *without = values(view, (yield asked), "log_probability")
-    return Result(fmean(p - whole for p in without))
+    drops = yield from _drops(view, view.without, shares, operator, "log_probability", absolute, rounding)
+    return Result(-fmean(drops))
 
 
 @metric("aopc", paper="Samek et al. 2017, arXiv:1509.06321", better="higher", operators=("delete", "mean"))
@@ -63,8 +57,16 @@ def aopc(
 ) -> Asking:  # fmt: skip
     """The mean drop of p over 10 … 90 % removed, the most relevant first: the area over the perturbation curve."""
     shares = percents(k, "aopc")
-    order = view.order(absolute=absolute)
-    asked = [view.without(order[: count(view, share, rounding)], operator) for share in (0, *shares)]
-    whole, *without = values(view, (yield asked), output)
-    drops = [whole - p for p in without]
+    drops = yield from _drops(view, view.without, shares, operator, output, absolute, rounding)
     return Result(fmean(drops), curve=([0, *shares], [0.0, *drops]))
+
+
+def _drops(
+    view: View, turned: Callable[..., Copy], shares: list[float], operator: Any, output: str, absolute: bool,
+    rounding: Rounding,
+) -> Generator[list[Copy], Any, list[float]]:  # fmt: skip
+    """How much lower the score is without the top share of the units, or with nothing else."""
+    order = view.order(absolute=absolute)
+    asked = [turned(order[: count(view, share, rounding)], operator) for share in shares]
+    whole, *changed = values(view, (yield [view.without(order[:0], operator), *asked]), output)
+    return [whole - p for p in changed]

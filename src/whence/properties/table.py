@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from whence.errors import ParameterError, did_you_mean
+from whence.writing import csv_text
 
 Verdict = Literal["yes", "no", "not refuted", "–"]
 MEANING = {
@@ -128,14 +127,12 @@ class AxiomTable(Mapping[tuple[str, str], Cell]):
 
     def to_csv(self) -> str:
         """One line per cell."""
-        out = io.StringIO()
-        write = csv.writer(out, lineterminator="\n")
-        write.writerow(["method", "reference_based", "property", "verdict", "number", "witness", "note"])
-        for c in self.cells.values():
-            number = "" if c.number is None else repr(c.number)
-            at = "" if c.witness is None else str(c.witness)
-            write.writerow([c.method, self.reference[c.method], c.property, c.verdict, number, at, c.note])
-        return out.getvalue()
+        head = ["method", "reference_based", "property", "verdict", "number", "witness", "note"]
+        lines = [
+            [c.method, self.reference[c.method], c.property, c.verdict, c.number, c.witness, c.note]
+            for c in self.cells.values()
+        ]
+        return csv_text(head, lines)
 
 
 def _size(cell: Cell) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.properties.table import AxiomTable, Cell, Verdict
+from whence.writing import csv_text
 
 
 class Toy(nn.Module):
@@ -126,13 +125,12 @@ class SeedTable:
 
     def to_csv(self) -> str:
         """One line per entry."""
-        out = io.StringIO()
-        write = csv.writer(out, lineterminator="\n")
-        write.writerow(["property", "method", "seed", "measured", "number", "where", "against"])
-        for e in self.entries.values():
-            number = "" if e.number is None else repr(e.number)
-            write.writerow([e.property, e.method, e.seed, e.measured, number, e.where, "; ".join(e.against)])
-        return out.getvalue()
+        head = ["property", "method", "seed", "measured", "number", "where", "against"]
+        lines = [
+            [e.property, e.method, e.seed, e.measured, e.number, e.where, "; ".join(e.against)]
+            for e in self.entries.values()
+        ]
+        return csv_text(head, lines)
 
 
 def seed_table(methods: Any = None, *, seed: int = 0) -> SeedTable:

@@ -22,7 +22,7 @@ def table(board: Scoreboard) -> str:
     for method in board.methods:
         cells = [_cell(board, method, column) for column in board.columns]
         copies = f"{board.cost[method].get('asked', 0):.0f}"
-        lines.append([clean(method), *cells, copies, f"{seconds(board, method):.3f}"])
+        lines.append([clean(method), *cells, copies, f"{board.seconds_per_row(method):.3f}"])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([*shown, "", *(clean(note) for note in notes(board))])
@@ -52,12 +52,6 @@ def _parts(board: Scoreboard, method: str, column: Column) -> str:
     """What else a metric measured, in words."""
     parts = board[method, column.name].parts
     return ", ".join(f"{name} {number(value)}" for name, value in parts.items())
-
-
-def seconds(board: Scoreboard, method: str) -> float:
-    """Of explaining one row."""
-    own = board.cost[method]
-    return own.get("seconds", 0.0) / max(own.get("rows", 0), 1)
 
 
 def _cell(board: Scoreboard, method: str, column: Column) -> str:
@@ -91,7 +85,7 @@ def section(board: Scoreboard) -> str:
     for method in board.methods:
         cells = "".join(_html_cell(board, method, column) for column in board.columns)
         name = f"<em>{text(method)}</em>" if method in _CONTROLS else text(method)
-        lines.append(f"<tr><th>{name}</th>{cells}<td>{seconds(board, method):.3f}</td></tr>")
+        lines.append(f"<tr><th>{name}</th>{cells}<td>{board.seconds_per_row(method):.3f}</td></tr>")
     said = "".join(f"<li>{text(note)}</li>" for note in notes(board))
     curves = "".join(_drawn(board, column) for column in board.columns)
     if curves:
