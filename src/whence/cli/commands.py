@@ -48,7 +48,7 @@ def check_out(options: argparse.Namespace) -> None:
     from whence.views.files import check
 
     for path in options.out:
-        check(path)
+        check(path, getattr(options, "forms", None))
 
 
 def tell(found: Any, options: argparse.Namespace) -> None:

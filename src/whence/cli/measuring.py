@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whence.cli.commands import safe
+from whence.cli.commands import check_out, safe
 from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
 from whence.errors import FileError, InputError, ParameterError
 from whence.metrics import metrics
@@ -51,7 +51,7 @@ def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
 def evaluate_command(options: argparse.Namespace) -> int:
     from whence.evaluation.run import evaluate
 
-    _check_out(options)
+    check_out(options)
     wanted, columns = by_method(options, listed(options.methods, "--methods")), _columns(options)
     model = model_of(options)
     board = evaluate(
@@ -64,7 +64,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
 def recommend_command(options: argparse.Namespace) -> int:
     from whence.evaluation.recommending import recommend
 
-    _check_out(options)
+    check_out(options)
     wanted = None if options.methods is None else by_method(options, listed(options.methods, "--methods"))
     columns = _columns(options)
     model = model_of(options)
@@ -79,7 +79,7 @@ def recommend_command(options: argparse.Namespace) -> int:
 def axioms_command(options: argparse.Namespace) -> int:
     from whence.properties import axioms, seed_table
 
-    _check_out(options)
+    check_out(options)
     names = listed(options.methods, "--methods") if options.methods else None
     if options.model is None:
         if options.text or options.image or options.file or options.only:
@@ -188,15 +188,6 @@ def _mask(path: Path) -> Any:
 # ---- what is told ----
 
 
-def _check_out(options: argparse.Namespace) -> None:
-    for path in options.out:
-        kind = path.suffix.lower().removeprefix(".")
-        if kind not in options.forms:
-            raise ParameterError(f"{str(path)!r} ends in none of {', '.join(options.forms)}.\n  Give a name that does.")
-        if path.is_dir() or not path.parent.is_dir():
-            raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
-
-
 def _tell(found: Any, options: argparse.Namespace) -> None:
     for path in options.out:
         _write(found, path)
@@ -212,11 +203,9 @@ def _write(found: Any, path: Path) -> None:
     if kind in _TABLES:
         put(path, getattr(found, f"to_{kind}")())
         return
-    import matplotlib
+    from whence.views.files import draw
+    from whence.views.plot import pyplot
 
-    matplotlib.use("Agg")
+    pyplot().switch_backend("agg")  # no window, whatever the machine has
     axes = found.plot()
-    figure = (axes[0] if isinstance(axes, list) else axes).figure
-    whole = io.BytesIO()
-    figure.savefig(whole, format=kind, bbox_inches="tight")
-    put(path, whole.getvalue())
+    draw((axes[0] if isinstance(axes, list) else axes).figure, path)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,12 @@ def write(found: Result, path: Path) -> None:
     FORMS[check(path)](found, path)
 
 
-def check(path: Path) -> str:
-    """The form that a name asks for, if such a file can be written there."""
+def check(path: Path, forms: Iterable[str] | None = None) -> str:
+    """The form that a name asks for, if it is one of these and such a file can be written there."""
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMS:
-        raise ParameterError(f"{str(path)!r} ends in none of {', '.join(FORMS)}.\n  Give a name that does.")
+    known = list(FORMS if forms is None else forms)
+    if kind not in known:
+        raise ParameterError(f"{str(path)!r} ends in none of {', '.join(known)}.\n  Give a name that does.")
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
     return kind
@@ -62,13 +63,10 @@ def _csv(found: Result, path: Path) -> None:
 
 
 def _picture(found: Result, path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ParameterError(
-            "Pictures need matplotlib, which is not installed.\n  pip install 'whence[plot]'"
-        ) from None
-    from whence.views.plot import titled
+    from whence.views.plot import pyplot, titled
+
+    pyplot()
+    from matplotlib.figure import Figure
 
     named = _named(found)
     rows = min(12, len(next(iter(named.values()))))
@@ -80,7 +78,12 @@ def _picture(found: Result, path: Path) -> None:
         name, a = list(named.items())[i % len(named)]
         a.plot(axis, row=i // len(named))
         titled(axis, ": ".join(filter(None, [name, axis.get_title("left")])))
-    whole = io.BytesIO()  # matplotlib's own writers stumble over a full disk
+    draw(figure, path)
+
+
+def draw(figure: Any, path: Path) -> None:
+    """Write a figure: matplotlib's own writers stumble over a full disk."""
+    whole = io.BytesIO()
     figure.savefig(whole, format=path.suffix.lower().removeprefix("."))
     put(path, whole.getvalue())
 

@@ -32,12 +32,13 @@ def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None
     if how and draw is not _image:
         raise ParameterError(f"{next(iter(how))}= is for images.\n  Leave it out.")
     if ax is None:
-        ax = _pyplot().subplots(layout="constrained")[1]
+        ax = pyplot().subplots(layout="constrained")[1]
     draw(a, one, ax, **how)
     return ax
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Matplotlib's, where it is installed."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError
+from whence.views.plot import pyplot
 from whence.views.terminal import cuts
 
 _COLOURS = ["#d1495b", "#edae49", "#8d96a3", "#66a182", "#7b5ea7", "#c08552"]
@@ -15,10 +16,7 @@ def draw(receipt: Mapping[str, Any], ax: Any = None, row: int = 0, target: int =
     """Bars by layer, the score on the left: carried, and above it losses by kind. Gives the axes."""
     if "relevance" not in receipt:
         raise InputError("This receipt has no relevance to draw.\n  Explain with lrp, attnlrp or another LRP method.")
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ParameterError("plot() needs matplotlib, which is not installed.\n  pip install matplotlib") from None
+    plt = pyplot()
     several = isinstance(receipt["relevance"][row], list)
     line = receipt["relevance"][row][target] if several else receipt["relevance"][row]
     ends = [{"module": "score", "carried": line["start"], "lost": {}}]

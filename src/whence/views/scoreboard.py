@@ -9,6 +9,7 @@ from whence.errors import ParameterError
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
 from whence.views.colours import wash
 from whence.views.kinds import text
+from whence.views.plot import pyplot
 from whence.views.terminal import clean
 
 _ARROW = {"higher": "↑", "lower": "↓"}
@@ -171,15 +172,13 @@ def _drawn(board: Scoreboard, column: Column) -> str:
 
 def plot(board: Scoreboard, metric: str | None, ax: Any) -> Any:
     """Mean curves with matplotlib; of attention erasure, boxes of shares and a scatter of differences."""
-    import matplotlib.pyplot as plt
-
     drawn = [c for c in board.columns if c.metric in _OWN or any(board.curve(m, c.name) for m in board.methods)]
     chosen = drawn if metric is None else [c for c in drawn if c.name == metric]
     if not chosen:
         raise ParameterError(f"There is no curve of {metric or 'these metrics'!r}.\n  Plot one of the removal metrics.")
     if ax is not None and len(chosen) > 1:
         raise ParameterError("One pair of axes holds one metric.\n  Name it: plot(metric, ax).")
-    made = None if ax is not None else plt.figure(figsize=(5 * len(chosen), 3.6), layout="constrained")
+    made = None if ax is not None else pyplot().figure(figsize=(5 * len(chosen), 3.6), layout="constrained")
     axes = [ax] if made is None else made.subplots(1, len(chosen), squeeze=False)[0]
     for here, column in zip(axes, chosen, strict=True):
         _OWN.get(column.metric, _curves)(board, column, here)
