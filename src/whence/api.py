@@ -13,14 +13,14 @@ from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Question, Wrapped
 from whence.assemble import Part, join
-from whence.attribution import Attribution
+from whence.attribution import Attribution, told
 from whence.comparison import Comparison, Trace
 from whence.engine.call import Rule
 from whence.engine.ledger import RowsLost
 from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
-from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
+from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean, gathered, shown
 from whence.keep import check, kept
 from whence.methods import methods
 from whence.progress import steps
@@ -57,25 +57,46 @@ def explain(
     torch.Size([1, 3])
     """
     rules, params = _named_rules(rules, params)
-    if isinstance(model, Wrapped):
-        _check_options(methods[method].facts, output, rules, unruled, batch_size, method)
-        if output != "logit" and not model.exclusive and not callable(target):
-            raise ParameterError(
-                f"output={output!r} is a softmax, and a row of this model may have several labels.\n"
-                "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
-            )
-        options = {
-            "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
-            "batch_size": batch_size, "progress": False, "channels": channels,
-        }  # fmt: skip
-        questions = model.questions(inputs, target, batch_size, bool(keep))
-        seeds = _seeds(seed, questions[0].total)
+    options: dict[str, Any] = {
+        "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
+        "batch_size": batch_size, "channels": channels,
+    }  # fmt: skip
+    given = {"target": target, "baseline": baseline, "seed": seed}
+    with gathered() as said:
+        if isinstance(model, Wrapped):
+            found = _of_wrapped(model, inputs, progress, given, params, options)
+        else:
+            found = _of_tensors(model, inputs, progress=progress, **given, **options, **params)
+    return told(found, said)
 
-        def ask(q: Question) -> Attribution:
-            given = {"target": q.target, "baseline": q.baseline(baseline), "seed": q.seeds(seeds), **q.params(params)}
-            return explain(q.model, q.inputs, **given, **options)
 
-        return _named(answered(model, questions, progress, ask, wrt), model.name or _name(model.model))
+def _of_wrapped(
+    model: Wrapped, inputs: Any, progress: bool | None, given: Mapping[str, Any], params: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Attribution:  # fmt: skip
+    """What a wrapped model's rows become: questions, each answered in tensors."""
+    method, output, target = options["method"], options["output"], given["target"]
+    _check_options(methods[method].facts, output, options["rules"], options["unruled"], options["batch_size"], method)
+    if output != "logit" and not model.exclusive and not callable(target):
+        raise ParameterError(
+            f"output={output!r} is a softmax, and a row of this model may have several labels.\n"
+            "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
+        )
+    questions = model.questions(inputs, target, options["batch_size"], bool(options["keep"]))
+    seeds = _seeds(given["seed"], questions[0].total)
+
+    def ask(q: Question) -> Attribution:
+        own = {"target": q.target, "baseline": q.baseline(given["baseline"]), "seed": q.seeds(seeds)}
+        return _of_tensors(q.model, q.inputs, progress=False, **own, **q.params(params), **options)
+
+    return _named(answered(model, questions, progress, ask, options["wrt"]), model.name or _name(model.model))
+
+
+def _of_tensors(
+    model: Any, inputs: Any, *, method: str, keep: Sequence[str], channels: str | None, progress: bool | None,
+    target: Any, baseline: Any, at: Any, wrt: Any, output: Any, rules: Any, unruled: Any, batch_size: Any, seed: Any,
+    **params: Any,
+) -> Attribution:  # fmt: skip
     with apart():
         params = methods[method].check(params)
         names = check(keep)
@@ -122,11 +143,13 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
-    with apart():
+    with gathered() as said, apart():
         subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
             entry.function(baselines.resolved(subject), **own)
     found = Trace(method, tuple(subject.notes.steps or ()), subject.notes.summary())
+    for one in said:
+        shown(one)
     if show:
         print(found)
     return found

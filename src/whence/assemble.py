@@ -168,9 +168,9 @@ def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
         bad = ~torch.isfinite(value).reshape(len(value), -1).all(1)
         if bool(bad.any()):
             warn(
-                f"{subject.method}: the values of {name!r} are not finite in rows {bad.nonzero().flatten().tolist()}. "
-                "The model has no finite derivative there (a square root or a logarithm at 0?), or its numbers "
-                "overflow in this dtype."
+                f"{subject.method}: the values of {name!r} are not finite in {{rows}}. The model has no finite "
+                "derivative there (a square root or a logarithm at 0?), or its numbers overflow in this dtype.",
+                bad.nonzero().flatten().tolist(),
             )
 
 
@@ -187,9 +187,11 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     ]
     what = f"Ops without a rule of their own: {', '.join(lost)}. " if lost else ""
     warn(
-        f"{subject.method}: the sum over the inputs misses the delta by up to {float(worst.max()):.2g} of it in rows "
-        f"{rows}. {what}Something may depend on the input in a way that no op shows: an integer, a sorting order, a "
-        "number read out with .item(), an infinity that comes and goes."
+        f"{subject.method}: the sum over the inputs misses the delta by up to {{worst}} of it in {{rows}}. "
+        f"{what}Something may depend on the input in a way that no op shows: an integer, a sorting order, a "
+        "number read out with .item(), an infinity that comes and goes.",
+        rows,
+        worst=float(worst.max()),
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError, ParameterError, Said, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -88,8 +88,9 @@ class Attribution:
             for name, found in self.kept.items()
         }
         picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
-        told = {name: pick(self.receipt[name]) for name in self.receipt.get("per_row", ())}
-        return replace(self, **picked, kept=kept, receipt={**self.receipt, **told})
+        per_row = {name: pick(self.receipt[name]) for name in self.receipt.get("per_row", ())}
+        about = [said for one in self.receipt.get("warned", ()) if (said := _about(Said(**one), rows)) is not None]
+        return replace(self, **picked, kept=kept, receipt={**self.receipt, **per_row, **_receipt(about)})
 
     def _trimmed(self) -> Attribution:
         if self.real is None:
@@ -267,6 +268,25 @@ class Attribution:
         from whence.store import load
 
         return load(path)
+
+
+def told(found: Attribution, said: Sequence[Said]) -> Attribution:
+    """Warn of what was gathered, and write it into the receipt: `warnings` in words, `warned` with rows and numbers."""
+    for one in said:
+        shown(one)
+    return replace(found, receipt={**found.receipt, **_receipt(said)})
+
+
+def _receipt(said: Sequence[Said]) -> dict[str, Any]:
+    return {"warnings": [str(one) for one in said], "warned": [asdict(one) for one in said]}
+
+
+def _about(said: Said, rows: Sequence[int]) -> Said | None:
+    """What a warning says of some rows, which are counted anew."""
+    if said.rows is None:
+        return said
+    there = [new for new, old in enumerate(rows) if old in said.rows]
+    return replace(said, rows=there) if there else None
 
 
 def _aggregated(raw: Tensor, how: str) -> Tensor:

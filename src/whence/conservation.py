@@ -100,10 +100,12 @@ def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor,
     """Relevance that is neither at the input nor among the losses."""
     share = rest.abs() / torch.maximum(begun.abs(), size).clamp(min=1e-30)
     if bool((share > fine).any()):
-        row = int(share.amax(1).argmax())
+        rows = (share.amax(1) > fine).nonzero().flatten().tolist()
         why = "it went through ops that the engine does not see (receipt['unseen'])"
         why = why if subject.notes.unseen else "some rule gave another sum than it got, or rounding did"
         warn(
-            f"{subject.method}: {float(share[row].max()):.2%} of row {subject.places[row]}'s relevance cannot be "
-            f"accounted for: {why}. whence.trace shows what each op carried."
+            f"{subject.method}: up to {{percent}} % of the relevance of {{rows}} cannot be accounted for: {why}. "
+            "whence.trace shows what each op carried.",
+            [subject.places[row] for row in rows],
+            percent=100 * float(share.max()),
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 
 class WhenceError(Exception):
@@ -64,12 +67,64 @@ class WhenceWarning(UserWarning):
     """Something that the user should know about an answer."""
 
 
-def warn(message: str) -> None:
+@dataclass
+class Said:
+    """A warning of one explanation: which rows it is about (None: all of them), and the worst numbers it names."""
+
+    text: str  # with {rows} and the names of `worst` in braces
+    rows: list[int] | None = None
+    worst: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        text = self.text
+        for name, number in self.worst.items():
+            text = text.replace("{" + name + "}", str(number) if isinstance(number, int) else f"{number:.2g}")
+        return text if self.rows is None else text.replace("{rows}", _numbered(self.rows))
+
+
+_said: ContextVar[list[Said] | None] = ContextVar("said", default=None)
+
+
+def warn(text: str, rows: Iterable[int] | None = None, **worst: float) -> None:
+    """Warn the user: the one way to do so on the way to an answer.
+
+    Inside of `gathered()` a warning waits until the answer is there, and stands in its receipt. What differs from part
+    to part of a call goes into `rows` (as the user counts them) and `worst`, so that it is said once: warnings of one
+    text have all their rows in the place of {rows}, and the largest number in the place of its name.
+    """
+    new, waiting = Said(text, None if rows is None else sorted(set(rows)), dict(worst)), _said.get()
+    if waiting is None:
+        shown(new)
+        return
+    for old in waiting:
+        if old.text == text and (old.rows is None) == (new.rows is None):
+            old.rows = None if old.rows is None else sorted({*old.rows, *(new.rows or ())})
+            old.worst = {name: max(number, old.worst.get(name, number)) for name, number in worst.items()}
+            return
+    waiting.append(new)
+
+
+@contextmanager
+def gathered() -> Iterator[list[Said]]:
+    """Warnings inside of the block wait in this list."""
+    found: list[Said] = []
+    token = _said.set(found)
+    try:
+        yield found
+    finally:
+        _said.reset(token)
+
+
+def shown(said: Said) -> None:
     """A WhenceWarning that points at the first line outside this package: the user's own call."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whence":
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, WhenceWarning, stacklevel=level)
+    warnings.warn(str(said), WhenceWarning, stacklevel=level)
+
+
+def _numbered(rows: list[int], most: int = 10) -> str:
+    return f"rows {rows}" if len(rows) <= most else f"{len(rows)} rows ({', '.join(map(str, rows[:most]))}, …)"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

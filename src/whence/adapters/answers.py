@@ -12,7 +12,7 @@ from torch import Tensor
 from whence.adapters.text import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
 from whence.attribution import Attribution
-from whence.errors import warn
+from whence.errors import Said, gathered, warn
 from whence.progress import steps
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
@@ -26,7 +26,9 @@ def answered(
     """Ask each question, and put the rows in the user's order."""
     found = []
     for question in steps(questions, progress, repr(wrapped)):
-        answer = ask(question)
+        with gathered() as said:
+            answer = ask(question)
+        _say_again(said, question)
         facts: dict[str, Any] = {name: list(told) for name, told in question.facts.items()}
         facts.setdefault("labels", _labels(wrapped, answer))
         if not _are_tokens(answer, facts.get("units")):
@@ -41,6 +43,13 @@ def answered(
     whole = _joined(found)
     order = sorted(range(len(places)), key=places.__getitem__)
     return whole if order == list(range(len(places))) else whole._pick(order)
+
+
+def _say_again(said: list[Said], question: Question) -> None:
+    """What was said of a question's rows, of the user's; windows are all of one row."""
+    for one in said:
+        rows = None if one.rows is None else [question.places[0 if question.windows else row] for row in one.rows]
+        warn(one.text, rows, **one.worst)
 
 
 def _named(told: Any, answer: Attribution, chosen: Any) -> Any:

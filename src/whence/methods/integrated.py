@@ -273,9 +273,7 @@ def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps
         return
     worst = max(state.reached for row in failed for state in rows[row])
     where = [subject.places[row] for row in failed]
-    said = (
-        f"{subject.method}: rows {where} did not reach the tolerance of {tolerance:.2g}; the worst is at {worst:.2g}."
-    )
+    said = f"{subject.method}: {{rows}} did not reach the tolerance of {tolerance:.2g}; the worst is at {{worst}}."
     if any(state.unbounded for row in failed for state in rows[row]):
         advice = (
             "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
@@ -287,4 +285,4 @@ def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps
         advice = (
             f"Raise max_steps (it is {max_steps}), allow a larger tolerance, or choose a baseline nearer to the input."
         )
-    warn(f"{said} {advice}")
+    warn(f"{said} {advice}", where, worst=worst)

@@ -100,8 +100,9 @@ def _warn_if_few(game: Players, directions: int, samples: int) -> None:
     most = max(game.counts)
     if 2**most > samples and directions <= most:
         warn(
-            f"{game.subject.method}: {samples} samples cannot tell {most} units apart, so the smallest of many "
-            "solutions was taken. Give more samples, or coarser units (units=8: blocks of 8 × 8 pixels)."
+            f"{game.subject.method}: {samples} samples cannot tell {{units}} units apart, so the smallest of many "
+            "solutions was taken. Give more samples, or coarser units (units=8: blocks of 8 × 8 pixels).",
+            units=most,
         )
 
 
