@@ -16,7 +16,7 @@ import whence
 from whence.views import kinds, pictures
 from whence.views.colours import share, solid, wash
 from whence.views.files import plain, write
-from whence.views.parts import maps
+from whence.views.parts import maps, percent
 
 HOSTILE = [
     "<script>document.title='run'</script>",
@@ -470,17 +470,19 @@ def test_what_the_score_is_and_of_which_model(output, told, capsys):
     a = whence.explain(zoo, ["Who?", "How many of them are there?"], method="integrated_gradients", output=output)
     number = float(a.output_value[0])
     page = a.to_html()
-    assert f"Row 0: HUMAN, {told} {number:.4g}</h3>" in page
+    beside = "" if output == "probability" else f", probability {100 * a.receipt['probability'][0]:.1f} %"
+    before = f" (baseline: {100 * a.receipt['baseline_probability'][0]:.1f} %)"
+    assert f"Row 0: HUMAN, {told} {number:.4g}{beside}{before}</h3>" in page
     assert "Model: <b>zoo:questions</b>." in page
     a.show()
-    assert f"target HUMAN, {told} {number:.4g}" in capsys.readouterr().out
+    assert f"target HUMAN, {told} {number:.4g}{beside}{before}" in capsys.readouterr().out
     c = whence.Comparison({"x": a})
     assert f"{told} of row 0" in str(c)
     assert "Model: <b>zoo:questions</b>." in c.to_html()
     assert plain(a)["model"] == "zoo:questions"
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = a.plot()
-    assert axes.get_title("left") == f"HUMAN, {told} {number:.3g}"
+    assert axes.get_title("left") == f"HUMAN, {told} {number:.4g}{beside}"
     pyplot.close(axes.figure)
 
 
@@ -498,6 +500,65 @@ def test_one_is_not_many(capsys):
     a = attribution(torch.randn(5, 2), receipt=told)
     a.show()
     assert capsys.readouterr().out.endswith("… and 1 more row\n")
-    assert "1 forward pass and 2 backward passes; 1 row did not reach the tolerance." in a.to_html()
+    assert "1 row did not reach the tolerance: the values are not converged.</p></div>" in a.to_html()
+    assert "1 forward pass and 2 backward passes." in a.to_html()
     assert "1 more row is not shown" in attribution(torch.randn(13, 2)).to_html()
     assert "2 more rows are not shown" in attribution(torch.randn(14, 2)).to_html()
+
+
+def test_warnings_stand_above_the_picture_in_every_view(capsys, tmp_path):
+    told = {"forward_passes": 1, "backward_passes": 1, "warnings": ["gradient: a <b>\x1b", "second", "third"]}
+    a = attribution(torch.randn(2, 3), receipt=told)
+    page = a.to_html()
+    box = page.index('role="note"')
+    assert page.index("a &lt;b&gt;\\x1b</p>") > box
+    assert box < page.index("<h3>Row 0")
+    assert ">1 more</summary>" in page[box:]
+    assert "third" in page[box : page.index("<h3>Row 0")]
+    assert a._repr_html_().index('role="note"') < a._repr_html_().index("<h3>Row 0")
+    a.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == ["! a <b>\\x1b", "! second", "! third"]
+    quiet = attribution(torch.randn(2, 3), receipt={**told, "warnings": []})
+    both = whence.Comparison({"gradient": a, "quiet": quiet})
+    assert str(both).startswith("! gradient: a <b>\\x1b\n")
+    assert both.to_html().count('role="note"') == 2  # in each row, above the method that warned
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    axes = a.plot()
+    assert [t.get_text() for t in axes.texts if t.get_text().startswith("Warning")]
+    pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-5, 0.5, 0.99999, 1.0])
+def test_a_probability_never_looks_more_certain_than_it_is(p):
+    assert percent(p) == {0.0: "0.0 %", 1e-5: "< 0.1 %", 0.5: "50.0 %", 0.99999: "> 99.9 %", 1.0: "100.0 %"}[p]
+
+
+def test_probabilities_of_classes_wherever_they_stand():
+    x = torch.randn(2, 3)
+    weight = torch.randn(3, 4)
+    found = whence.explain(lambda t: t @ weight, x, method="gradient")
+    torch.testing.assert_close(torch.tensor(found.receipt["probability"]), (x @ weight).softmax(1).amax(1))
+    given = whence.explain(lambda t: (t @ weight).softmax(1), x, method="gradient", target=1)
+    torch.testing.assert_close(torch.tensor(given.receipt["probability"]), (x @ weight).softmax(1)[:, 1])
+    dense = whence.explain(lambda t: (t @ weight)[:, :, None, None].expand(-1, -1, 2, 2), x, method="gradient",
+                           target=(3, 1, 0))  # fmt: skip
+    torch.testing.assert_close(torch.tensor(dense.receipt["probability"]), (x @ weight).softmax(1)[:, 3])
+    tags = whence.explain(lambda t: (t @ weight)[:, None].expand(-1, 5, -1), x, method="gradient", target=(4, 2))
+    torch.testing.assert_close(torch.tensor(tags.receipt["probability"]), (x @ weight).softmax(1)[:, 2])
+    two = whence.explain(lambda t: t @ weight, x, method="gradient", target=torch.tensor([[0, 1], [2, 3]]))
+    p = (x @ weight).softmax(1)
+    torch.testing.assert_close(torch.tensor(two.receipt["probability"]), torch.stack([p[0, :2], p[1, 2:]]))
+    for lone in (lambda t: t.sum(1), lambda t: t.sum(1, keepdim=True)):
+        assert "probability" not in whence.explain(lone, x, method="gradient").receipt
+    a_function = whence.explain(lambda t: t @ weight, x, method="gradient", target=lambda y: y[:, 0])
+    assert "probability" not in a_function.receipt
+
+
+def test_labels_that_do_not_exclude_each_other_have_a_sigmoid():
+    pytest.importorskip("rdkit")
+    zoo = whence.load("zoo:molecules")
+    a = whence.explain(zoo, zoo.examples[:2], method="integrated_gradients", target="NR-AhR")
+    torch.testing.assert_close(torch.tensor(a.receipt["probability"]), a.output_value.sigmoid(), check_dtype=False)
+    before = torch.tensor(a.receipt["baseline_probability"])
+    torch.testing.assert_close(before, a.baseline_value.sigmoid(), check_dtype=False)

@@ -89,7 +89,8 @@ def _of_wrapped(
         own = {"target": q.target, "baseline": q.baseline(given["baseline"]), "seed": q.seeds(seeds)}
         return _of_tensors(q.model, q.inputs, progress=False, **own, **q.params(params), **options)
 
-    return _named(answered(model, questions, progress, ask, options["wrt"]), model.name or _name(model.model))
+    found = _named(answered(model, questions, progress, ask, options["wrt"]), model.name or _name(model.model))
+    return found if model.exclusive else _several_labels(found)
 
 
 def _of_tensors(
@@ -171,6 +172,8 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     raw = methods[subject.method].function(subject, **params)
     facts = subject.facts
     assert facts.score is not None
+    if facts.probability is not None:
+        subject.notes.say(probability=baselines.listed(facts.probability))
     at_baseline = baselines.score(subject)
     before = at_baseline if facts.before is None else facts.before
     found = kept(subject.pinned(), keep, params)
@@ -212,6 +215,17 @@ def _subject(
 
 def _named(found: Attribution, name: str) -> Attribution:
     return replace(found, receipt={"model": name, **{key: v for key, v in found.receipt.items() if key != "model"}})
+
+
+def _several_labels(found: Attribution) -> Attribution:
+    """Labels that do not exclude each other have a probability each, not a softmax over all."""
+    scores = {"probability": found.output_value, "baseline_probability": found.baseline_value}
+    told = {
+        name: score.double().sigmoid().tolist()
+        for name, score in scores.items()
+        if name in found.receipt and score is not None and found.receipt.get("output") == "logit"
+    }
+    return replace(found, receipt={**found.receipt, **told})
 
 
 def _name(model: Any) -> str:

@@ -15,6 +15,7 @@ from whence.engine.sites import Instead
 from whence.errors import BaselineError, did_you_mean
 from whence.references import Neutral, named
 from whence.subject import Facts, Subject
+from whence.targets import distribution
 
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
 
@@ -154,6 +155,11 @@ def score(subject: Subject) -> Tensor | None:
     return mean_score(subject, found)
 
 
+def listed(numbers: Tensor) -> list[Any]:
+    """(rows, k) for the receipt: a number for each row, or a list of them where there are several targets."""
+    return (numbers[:, 0] if numbers.shape[1] == 1 else numbers).tolist()
+
+
 def mean_score(subject: Subject, found: Sequence[Facts]) -> Tensor:
     """The mean over baselines of what was found there.
 
@@ -162,11 +168,11 @@ def mean_score(subject: Subject, found: Sequence[Facts]) -> Tensor:
     index, probabilities = subject.facts.index, []
     for facts in found:
         if facts.logits is not None and index is not None:
-            p = facts.logits.double().softmax(1).expand(subject.rows, -1)
+            p = distribution(facts.logits.double()).expand(subject.rows, -1)
             probabilities.append(p.gather(1, index[..., 0].to(p.device)))
     if probabilities:
         mean = torch.stack(probabilities).mean(0)  # (rows, k)
-        subject.notes.say(baseline_probability=(mean[:, 0] if mean.shape[1] == 1 else mean).tolist())
+        subject.notes.say(baseline_probability=listed(mean))
     scores = [facts.score for facts in found if facts.score is not None]
     return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
 
@@ -235,7 +241,7 @@ def _decision(subject: Subject) -> Tensor:
     if logits is None:
         assert subject.facts.score is not None
         return subject.facts.score.abs().amax(1)
-    p = logits.double().softmax(1)
+    p = distribution(logits.double())
     return (p * (p + 1e-300).log()).sum(1) + math.log(p.shape[1])
 
 

@@ -165,6 +165,8 @@ def _forward(
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
             there = held.detach()
             facts.logits = there.double().clamp(min=1e-300).log() if subject.output == "probability" else there
+        if index is not None and not subject.values:
+            facts.probability = targets.probability(held.detach(), index, subject.output)
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, held, score, index, leaves)
 

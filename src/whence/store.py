@@ -54,6 +54,8 @@ def load(path: str | PathLike[str]) -> Attribution:
         for name, fits in _FITS.items():
             if not fits(getattr(found, name), len(found)):
                 raise ValueError(f"{name!r} has another form")
+        if found.baseline_value is not None and found.baseline_value.shape != found.output_value.shape:
+            raise ValueError("'baseline_value' has another shape than 'output_value'")
         if not _of_one_length(found):
             raise ValueError("its units, spans, words and segments are not of one length")
         repr(found[0])  # reads every field by row

@@ -28,6 +28,7 @@ class Facts:
     score: Tensor | None = None  # (rows, k)
     index: Tensor | None = None  # (rows, k, depth)
     logits: Tensor | None = None  # (rows, classes), of a classifier
+    probability: Tensor | None = None  # (rows, k), of a classifier
     before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
     told: bool = False  # that this is f(x'), and the receipt has what there is to say about it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key

@@ -194,8 +194,34 @@ def pick(held: Tensor, target: Target, last: Last) -> tuple[Tensor, Tensor | Non
     return held.reshape(len(held), -1).gather(1, flat), index
 
 
+def probability(held: Tensor, index: Tensor, space: Output) -> Tensor | None:
+    """The probability (rows, k) of the classes that were read; None where an output has no classes to choose from."""
+    axis = _class_axis(held)
+    if held.dim() < 2 or held.shape[axis] < 2:
+        return None
+    axis %= held.dim()
+    places = [index[..., i] for i in range(index.shape[-1]) if i != axis - 1]
+    rows = torch.arange(len(held), device=held.device)[:, None].expand(index.shape[:2])
+    classes = held.movedim(axis, -1)[(rows, *places)].double()  # (rows, k, classes)
+    if space == "log_probability":
+        classes = classes.exp()
+    elif space == "logit":
+        classes = distribution(classes)
+    return classes.gather(-1, index[..., axis - 1, None]).squeeze(-1)
+
+
+def distribution(classes: Tensor) -> Tensor:
+    """The softmax of scores (…, classes), or what the model already gives as probabilities."""
+    given = bool((classes >= 0).all()) and bool(((classes.sum(-1) - 1).abs() < 1e-3).all())
+    return classes if given else classes.softmax(-1)
+
+
+def _class_axis(logits: Tensor) -> int:
+    return 1 if logits.dim() in (2, 4, 5) else -1  # classes come first in dense outputs, last in sequences
+
+
 def _probabilities(logits: Tensor, log: bool) -> Tensor:
-    axis = 1 if logits.dim() in (2, 4, 5) else -1  # classes come first in dense outputs, last in sequences
+    axis = _class_axis(logits)
     if logits.dim() == 1 or logits.shape[axis] == 1:  # one logit: a binary classifier
         return torch.nn.functional.logsigmoid(logits) if log else logits.sigmoid()
     return logits.log_softmax(axis) if log else logits.softmax(axis)

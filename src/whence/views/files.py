@@ -106,7 +106,7 @@ def plain(found: Result) -> Any:
     for part in maps(found, len(found)):
         row = rows[part.row]
         row.setdefault("text", None if found.text is None else found.text[part.row])
-        told = {"target": part.target, "score": part.score}
+        told = {"target": part.target, "score": part.score, "probability": part.probability}
         if part.input:
             told["input"] = part.input
         told |= {"units": [unit for unit, _ in part.every()], "values": [_number(v) for _, v in part.every()]}

@@ -12,7 +12,7 @@ from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
-from whence.views.parts import Map, counted, maps, spelled
+from whence.views.parts import Map, counted, maps, notices, spelled, start_of
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["compared", "facts", "figure", "heatmap", "page", "section", "text"]
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9; }
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9;
+  --warn-ink: #664700; --warn-wash: #fdf5dc; --warn-line: #d9a514; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --soft: #a2abb6; --paper: #14171a; --line: #333a42; --cell: #1d2125; } }
+  :root { --ink: #e8eaed; --soft: #a2abb6; --paper: #14171a; --line: #333a42; --cell: #1d2125;
+    --warn-ink: #f2cf7a; --warn-wash: #2b2412; --warn-line: #a27b18; } }
 body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 68rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .3rem; }
@@ -64,8 +66,9 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
     left = counted(len(a) - most, "more row is", "more rows are")
     more = f'<p class="soft">{left} not shown.</p>' if len(a) > most else ""
     lead = (_explained(a) + text(note)).strip()
+    above = (f"<p>{lead}</p>" if lead else "") + banner(notices(a))
     return (
-        f"<section><h2>{text(a.method)}</h2>{f'<p>{lead}</p>' if lead else ''}{''.join(shown)}{more}"
+        f"<section><h2>{text(a.method)}</h2>{above}{''.join(shown)}{more}"
         f'{_relevance(a.receipt)}<p class="soft">{LEGEND} {text(facts(a))}</p></section>'
     )
 
@@ -83,13 +86,29 @@ def compared(
     for number in range(min(len(first), most)):
         head = _headline(first, next(iter(by.values()))[number])
         blocks = "".join(
-            f'<div class="method"><h4>{text(name)}</h4>{row(a, by[name][number])}'
+            f'<div class="method"><h4>{text(name)}</h4>{banner(notices(a))}{row(a, by[name][number])}'
             f'<p class="soft" style="font-size:.78rem">{_described(a) if described else ""}'
             f"{'<br>'.join(map(text, [facts(a), *(notes or {}).get(name, ())]))}</p></div>"
             for name, a in c.items()
         )
         found.append(f"<section><h3>{head}</h3>{blocks}</section>")
     return "".join(found) + _agreement(c)
+
+
+_BOX = (  # with colours of its own, because a notebook has no style sheet of ours
+    "background:var(--warn-wash,#fdf5dc);color:var(--warn-ink,#664700);border-left:3px solid var(--warn-line,#d9a514);"
+    "padding:.4rem .75rem;margin:.5rem 0;border-radius:0 6px 6px 0;max-width:46rem;font-size:.9rem"
+)
+_OPEN = 2  # warnings that stand open; more are folded
+
+
+def banner(messages: Sequence[str]) -> str:
+    """Warnings as a box above the picture."""
+    shown = [f'<p style="margin:.15rem 0;max-width:none">{text(message)}</p>' for message in messages]
+    rest = "".join(shown[_OPEN:])
+    more = f'<details><summary style="color:inherit">{len(shown) - _OPEN} more</summary>{rest}</details>'
+    whole = "".join(shown[:_OPEN]) + (more if rest else "")
+    return f'<div role="note" aria-label="Warning" style="{_BOX}">{whole}</div>' if whole else ""
 
 
 def _explained(a: Attribution) -> str:
@@ -112,7 +131,7 @@ def _headline(a: Attribution, parts: Sequence[Map]) -> str:
     part = parts[0]
     if a.several:
         return f"Row {part.row}, {len({p.target for p in parts})} targets"
-    return f"Row {part.row}: {text(spelled(part.target))}, {part.space} {part.score:.4g}"
+    return f"Row {part.row}: {text(spelled(part.target))}, {text(part.scored)}{text(start_of(a, part.row))}"
 
 
 def facts(a: Attribution) -> str:
@@ -124,8 +143,6 @@ def facts(a: Attribution) -> str:
         said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
     if receipt.get("tolerance_reached"):
         said.append(f"estimated error at most {max(receipt['tolerance_reached']):.2g}")
-    if False in receipt.get("converged", ()):
-        said.append(f"{counted(receipt['converged'].count(False), 'row')} did not reach the tolerance")
     if receipt.get("unruled"):
         said.append("plain derivative at " + ", ".join(sorted({item["op"] for item in receipt["unruled"]})))
     if receipt.get("unseen"):

@@ -24,11 +24,18 @@ class Map:
     units: list[str] | None = None
     real: Tensor | None = None
     space: str = "score"  # what the score is: a logit, a probability, a log-probability
+    probability: float | None = None  # of the target, where the model chooses among classes
 
     @property
     def caption(self) -> str:
         lead = f"{self.title}, " if self.title else ""
-        return f"{lead}row {self.row}, target {spelled(self.target)}, {self.space} {self.score:.3g}"
+        return f"{lead}row {self.row}, target {spelled(self.target)}, {self.scored}"
+
+    @property
+    def scored(self) -> str:
+        """The score, and beside a logit the probability that it stands for."""
+        beside = self.probability is not None and self.space != "probability"
+        return f"{self.space} {self.score:.4g}" + (f", probability {percent(self.probability)}" if beside else "")
 
     def strongest(self, count: int) -> list[tuple[Any, float]]:
         """The units of largest magnitude, by name or index, and their values; padding is left out."""
@@ -63,6 +70,15 @@ class Map:
         return "–".join(self.units[i] for i in index)
 
 
+def percent(part: float | None) -> str:
+    """A probability as people write it; what is all but certain does not look certain."""
+    if part is None:
+        return "–"
+    if 0 < part < 0.001:
+        return "< 0.1 %"
+    return "> 99.9 %" if 0.999 < part < 1 else f"{100 * part:.1f} %"
+
+
 def counted(count: int, one: str, more: str = "") -> str:
     """A number and its noun."""
     return f"{count} {one if count == 1 else more or one + 's'}"
@@ -91,8 +107,35 @@ def maps(a: Attribution, rows: int) -> Iterator[Map]:
                 units, real = _of(a.units, name, row), _of(a.real, name, row)
                 fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
                 yield Map(
-                    row, part, target, score, name, titles.get(name, name), units if fits else None, real, space_of(a)
-                )
+                    row, part, target, score, name, titles.get(name, name), units if fits else None, real, space_of(a),
+                    probability_of(a, row, k),
+                )  # fmt: skip
+
+
+def probability_of(a: Attribution, row: int, k: int = 0, name: str = "probability") -> float | None:
+    """A target's probability at the input, or with `name="baseline_probability"` at the baseline."""
+    told = a.receipt.get(name)
+    if not isinstance(told, list) or len(told) != len(a):
+        return None
+    own = told[row][k] if isinstance(told[row], list) else told[row]
+    return float(own) if isinstance(own, int | float) else None
+
+
+def start_of(a: Attribution, row: int) -> str:
+    """What the baseline's score is, where there is one, for one target a row."""
+    if a.baseline_value is None:
+        return ""
+    before = probability_of(a, row, name="baseline_probability")
+    return f" (baseline: {f'{float(a.baseline_value[row]):.4g}' if before is None else percent(before)})"
+
+
+def notices(a: Attribution) -> list[str]:
+    """What a reader has to know before looking at the picture: the warnings of a run, without the method's name."""
+    told = [str(message) for message in a.receipt.get("warnings", ())]
+    if not told and False in a.receipt.get("converged", ()):  # saved before receipts held warnings
+        failed = counted(list(a.receipt["converged"]).count(False), "row")
+        told = [f"{failed} did not reach the tolerance: the values are not converged."]
+    return [message.removeprefix(f"{a.method}: ") for message in told]
 
 
 def space_of(a: Attribution) -> str:

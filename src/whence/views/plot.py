@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
 from whence.views import kinds, pictures
 from whence.views.colours import BLUE, RED, share
-from whence.views.parts import Map, maps, spelled
+from whence.views.parts import Map, maps, notices, spelled
 from whence.views.terminal import clean
 
 _RED, _BLUE = (tuple(c / 255 for c in end) for end in (RED, BLUE))
@@ -34,7 +35,23 @@ def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None
     if ax is None:
         ax = pyplot().subplots(layout="constrained")[1]
     draw(a, one, ax, **how)
+    _warn_above(ax, notices(a))
     return ax
+
+
+def _warn_above(ax: Any, messages: Sequence[str]) -> None:
+    """The first warnings above the title, in a box."""
+    if not messages:
+        return
+    shown = [clean(line) for message in messages[:2] for line in textwrap.wrap(f"Warning: {message}", _WRAP)]
+    box = {"facecolor": "#fdf5dc", "edgecolor": "none", "pad": 3}
+    ax.annotate(
+        "\n".join(shown), (0, 1), (0, 20), "axes fraction", "offset points", va="bottom", fontsize=7, color="#664700",
+        bbox=box, annotation_clip=False, parse_math=False,
+    )  # fmt: skip
+
+
+_WRAP = 100  # letters in a line of a warning
 
 
 def pyplot() -> Any:
@@ -80,7 +97,7 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
 
 
 def _title(part: Map) -> str:
-    return f"{spelled(part.target)}, {part.space} {part.score:.3g}"
+    return f"{spelled(part.target)}, {part.scored}"
 
 
 def titled(ax: Any, title: str) -> None:

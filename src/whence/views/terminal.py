@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
 from whence.views.colours import share, solid
-from whence.views.parts import Map, counted, maps, space_of, spelled
+from whence.views.parts import Map, counted, maps, notices, percent, probability_of, space_of, spelled, start_of
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
@@ -84,13 +84,13 @@ def coloured(stream: Any = None) -> bool:
 
 def describe(a: Attribution, colour: bool = False) -> str:
     """What was explained, and each row's strongest units; in colour, the text itself."""
-    lines = [repr(a)]
+    lines = [clean(repr(a)), *_noticed(notices(a))]
     found = list(maps(a, _ROWS))
     last = None
     for part in found:
         head = (part.row, None if a.several else part.target)
         if head != last:
-            told = "" if a.several else f": target {clean(spelled(part.target))}, {part.space} {part.score:.4g}"
+            told = "" if a.several else f": target {clean(spelled(part.target))}, {part.scored}{start_of(a, part.row)}"
             lines.append(f"row {part.row}{told}")
             last = head
         if colour and part.units is not None and part.values.dim() == 1 and not a.several:
@@ -107,27 +107,32 @@ def describe(a: Attribution, colour: bool = False) -> str:
     return "\n".join(lines)
 
 
+def _noticed(messages: Sequence[str]) -> list[str]:
+    """Warnings, each in lines as wide as the terminal."""
+    width, found = _columns(), []
+    for message in messages:
+        wrapped = textwrap.wrap(clean(message), max(_NARROW, width - 2)) if width else [clean(message)]
+        found += [("  " if i else "! ") + line for i, line in enumerate(wrapped)]
+    return found
+
+
 def compared(c: Comparison) -> str:
     """One line per method, and how far the methods agree."""
     agreement = c.agreement()
     names = list(c)
-    heads = [
-        "method",
-        f"{space_of(next(iter(c.values())))} of row 0",
-        "gap",
-        "passes",
-        *[f"vs {name}" for name in names],
-    ]
+    first = next(iter(c.values()))
+    p = probability_of(first, 0)
+    beside = f" ({percent(p)})" if p is not None and space_of(first) != "probability" else ""
+    heads = ["method", f"{space_of(first)} of row 0", "gap", "passes", *[f"vs {name}" for name in names]]
     rows = []
     for i, (name, a) in enumerate(c.items()):
         gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"
         passes = f"{a.receipt['forward_passes']}+{a.receipt['backward_passes']}"
-        score = float(a.output_value.flatten()[0])
-        rows.append(
-            [name, f"{score:.4g}", gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]]
-        )
+        score = f"{float(a.output_value.flatten()[0]):.4g}{beside}"
+        rows.append([name, score, gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]])
     said = "(vs: rank correlation of the two methods' values, mean over rows)"
-    return "\n".join([folded(heads, rows), *textwrap.wrap(said, _columns() or len(said))])
+    warned = [line for name, a in c.items() for line in _noticed([f"{name}: {told}" for told in notices(a)])]
+    return "\n".join([*warned, folded(heads, rows), *textwrap.wrap(said, _columns() or len(said))])
 
 
 def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
@@ -193,7 +198,8 @@ def _on(name: str, colour: str) -> str:
 def _line(part: Map) -> str:
     """One of several targets: what speaks most for and against it."""
     best = ", ".join(f"{clean(spelled(str(unit)))} {value:+.3g}" for unit, value in part.strongest(_SAID))
-    return f"  {clean(spelled(part.target))} ({part.score:.3g}) ← {clean(part.title)}{': ' * bool(part.title)}{best}"
+    score = f"{part.score:.3g}" + (f", {percent(part.probability)}" if part.probability is not None else "")
+    return f"  {clean(spelled(part.target))} ({score}) ← {clean(part.title)}{': ' * bool(part.title)}{best}"
 
 
 def cards(told: Sequence[Mapping[str, Any]]) -> str:
