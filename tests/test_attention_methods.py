@@ -413,3 +413,76 @@ def test_patches_of_any_size() -> None:
         build = of("ViTForImageClassification", "ViTConfig", **small, image_size=image, patch_size=patch, num_labels=3)
         x = torch.randn(1, 3, *image).double()
         assert whence.explain(build("eager"), {"pixel_values": x}, method="rollout").values.shape == (1, *expected)
+
+
+# ---- one model, whatever holds its modules ----
+
+
+class Attention(nn.Module):
+    """A residual layer of attention and a feed-forward one, each normalised after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out, self.norm, self.mlp = (
+            nn.Linear(8, 24),
+            nn.Linear(8, 8),
+            nn.LayerNorm(8),
+            nn.Linear(8, 8),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_by_hand(self, x)
+
+
+def layer_by_hand(layer: nn.Module, x: Tensor) -> Tensor:
+    x = layer.norm(x + layer.out(plain(*layer.project(x).chunk(3, -1))))  # type: ignore[operator]
+    return x + torch.tanh(layer.mlp(x))  # type: ignore[operator]
+
+
+class Holder(nn.Module):
+    """The same two layers and the same head, held and called in any way; `beside` is something else that it holds."""
+
+    def __init__(self, held: str, head: str, beside: str, pooled: bool) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.embed, layers, out = nn.Embedding(25, 8), [Attention(), Attention()], nn.Linear(8, 3)
+        self.held, self.pooled = held, pooled
+        if held == "list":
+            self.layers: Any = nn.ModuleList(layers)
+        elif held == "sequence":
+            self.layers = nn.Sequential(*layers)
+        elif held == "dict":
+            self.layers = nn.ModuleDict({"a": layers[0], "b": layers[1]})
+        else:  # as attributes, called as modules or by a function
+            self.one, self.two = layers
+        lead: list[nn.Module] = [nn.Identity()]
+        self.out: Any = {"plain": out, "sequence": nn.Sequential(out), "deep": nn.Sequential(*lead, out)}.get(head)
+        self.out = self.out or {"list": nn.ModuleList([out]), "dict": nn.ModuleDict({"out": out})}[head]
+        if beside != "nothing":
+            self.beside = {"list": nn.ModuleList, "sequence": lambda m: nn.Sequential(*m)}[beside]([nn.Linear(8, 8)])
+        self.double().eval()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        held = [self.one, self.two] if self.held in ("attributes", "function") else self.layers
+        for layer in held.values() if isinstance(held, nn.ModuleDict) else held:
+            x = layer_by_hand(layer, x) if self.held == "function" else layer(x)
+        x = x.mean(1) if self.pooled else x[:, 0]
+        if hasattr(self, "beside"):
+            x = x + 0 * (self.beside[0](x))
+        head = self.out
+        head = head[0] if isinstance(head, nn.ModuleList) else head["out"] if isinstance(head, nn.ModuleDict) else head
+        return head(x)
+
+
+@pytest.mark.parametrize("pooled", [False], ids=["first"])
+@pytest.mark.parametrize("held", ["list", "sequence", "dict", "attributes", "function"])
+def test_the_answer_does_not_depend_on_what_holds_the_modules(held: str, pooled: bool) -> None:
+    ids = torch.arange(10).view(2, 5)
+    for method in ("raw_attention", "rollout", "attention_flow", "generic_attention", "attention_gradients"):
+        expected = whence.explain(Holder("list", "plain", "nothing", pooled), ids, method=method, target=0).values
+        for head, beside in (
+            ("plain", "nothing"), ("sequence", "nothing"), ("list", "sequence"), ("dict", "list"), ("deep", "list"),
+        ):  # fmt: skip
+            model = Holder(held, head, beside, pooled)
+            close(whence.explain(model, ids, method=method, target=0).values, expected, 1e-9)

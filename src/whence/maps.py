@@ -39,6 +39,7 @@ class Map:
     depth: int = 0  # how many attentions came before it, one after the other
     turned: bool = False  # its softmax goes over the first of the two axes
     found: list[Tensor] = field(default_factory=list)  # each (rows, …)
+    read: list[Tensor] = field(default_factory=list)  # ‖gradient‖ of each query's row, (rows, query), by target
 
     @property
     def crosses(self) -> bool:
@@ -69,7 +70,6 @@ class Reading:
         self.maps: list[Map] = []
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
-        self.rows_of_last: list[Tensor] = []  # ‖gradient‖ of each query's row of the last map, by target
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, Map] = {}
 
@@ -84,7 +84,7 @@ class Reading:
                 self._follows_rows = True
                 continue
             missing = {m.layer for m in self.maps} - self.members - self.extra
-            unread = auto and not self.gradient and not self.left
+            unread = auto and not self.gradient and not all(_fits(self, m) for m in _last_maps(self.maps))
             if not (self.hidden and missing) and not unread:
                 break
             self.extra |= missing
@@ -109,8 +109,8 @@ class Reading:
             self._pull_cuts(done)
 
     def _bears_attention(self, path: str) -> bool:
-        """Whether this module is the layer of the attention that was met last."""
-        return bool(self.maps) and self.maps[-1].layer == path
+        """Whether this module is the layer of the attention that was met last; other modules give no states."""
+        return bool(self.maps) and self.maps[-1].layer == path and path in self.members
 
     # ---- what the pass tells ----
 
@@ -166,8 +166,8 @@ class Reading:
     def _reduce(self, found: Map, weights: Tensor, gradient: Tensor | None, place: Any = None) -> None:
         a, g = self._turned(found, weights, gradient, place)
         found.found.append(self.reduce(found, a, g))
-        if g is not None and found is self.maps[-1]:
-            self.rows_of_last.append(g.square().sum((1, 3)).sqrt())
+        if g is not None:
+            found.read.append(g.square().sum((1, 3)).sqrt())
 
     def _turned(self, found: Map, weights: Tensor, signal: Tensor | None, place: Any) -> tuple[Tensor, Tensor | None]:
         """A map and its gradient as (rows, heads, query, key)."""
@@ -269,36 +269,44 @@ def _norms(g: Tensor) -> Tensor:
 
 
 def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
-    """How much of each position of a stream the score reads: (rows, targets or 1, n), summing to 1.
-
-    A stream is read out if its last state goes to the score and not to another stream's attention.
-    """
+    """How much of each position of a stream the score reads: (rows, targets or 1, n), summing to 1."""
     found = {}
-    for stream in dict.fromkeys(m.query for m in reading.maps):
-        last = max(n for n, m in enumerate(reading.maps) if m.query == stream)
-        if any(m.crosses and m.key == stream for m in reading.maps[last:]):
-            continue
-        shares = _read_by_score(reading, reading.maps[last], last)
+    for last in _last_maps(reading.maps):
+        shares = _read_by_score(reading, last, where == "auto")
         if shares is None:
             continue
         if where != "auto":
-            shares = _chosen(where, real_positions(reading.subject, stream, shares.shape[-1]))[:, None]
-        found[stream] = shares
+            shares = _chosen(where, real_positions(reading.subject, last.query, shares.shape[-1]))[:, None]
+        found[last.query] = shares
     return found
 
 
-def _read_by_score(reading: Reading, last: Map, number: int) -> Tensor | None:
-    """By the gradient of what the stream's last layer gave, or of the rows of the last map."""
+def _last_maps(maps: list[Map]) -> list[Map]:
+    """Each stream's last map, if what it leads to goes to the score and not to another stream's attention."""
+    last = {m.query: n for n, m in enumerate(maps)}
+    return [maps[n] for stream, n in last.items() if not any(m.crosses and m.key == stream for m in maps[n:])]
+
+
+def _fits(reading: Reading, last: Map) -> bool:
+    """Whether the state that this map's layer gave is one of its queries, so that its gradient tells where it is read.
+
+    It is told by the state's stream and length, not by where modules are kept.
+    """
     stream, norms = reading.left.get(last.layer, (None, []))
-    queries = last.found[0].shape[-2] if last.found[0].dim() > 2 else None
-    if queries == 1:
+    queries = last.found[0].shape[-2] if last.found and last.found[0].dim() > 2 else None
+    return queries == 1 or (bool(norms) and stream == last.query and queries in (None, norms[0].shape[-1]))
+
+
+def _read_by_score(reading: Reading, last: Map, auto: bool) -> Tensor | None:
+    """By the gradient of what the stream's last layer gave, or of the rows of its last map."""
+    if last.found[0].dim() > 2 and last.found[0].shape[-2] == 1:
         return _shares(torch.ones_like(last.found[0][:, :1, :1]))
-    if norms and stream == last.query and queries in (None, norms[0].shape[-1]):
-        return _shares(torch.stack(norms, 1))
-    if number + 1 < len(reading.maps):
+    if _fits(reading, last):
+        return _shares(torch.stack(reading.left[last.layer][1], 1))
+    if last.read:
+        return _shares(torch.stack(last.read, 1))
+    if auto or last.found[0].dim() < 3:
         return None
-    if reading.rows_of_last:
-        return _shares(torch.stack(reading.rows_of_last, 1))
     return torch.ones_like(last.found[0][:, None, :, 0])  # for an explicit position: how many there are
 
 

@@ -131,7 +131,8 @@ class Relevance(Reading):
         while maps:
             last = list({(m.query, m.key): m for m in maps}.values())
             edges = [self._edges[id(m)] for m in last]
-            self.rows_of_last.clear()
+            for m in self.maps:
+                m.read.clear()
             self._gradients.clear()
             for _, norms in self.left.values():
                 norms.clear()
@@ -154,8 +155,7 @@ class Relevance(Reading):
         if self._phase == "gradient":
             if self._wants_gradient:
                 seen.append(signal)
-            if found is self.maps[-1]:
-                self.rows_of_last.append(signal.square().sum((1, 3)).sqrt())
+            found.read.append(signal.square().sum((1, 3)).sqrt())
         else:
             of_target = seen[len(found.found)] if self._wants_gradient else None
             signal = signal * a if is_uniform(self._composite) else signal
