@@ -422,6 +422,16 @@ def test_a_plain_classifier_with_a_function() -> None:
     a = whence.explain(clf, ["banana", "kiwi"], method="input_x_gradient", target="yes")
     close(a.values, whence.explain(model, read(["banana", "kiwi"]), method="input_x_gradient", target=1).values, 1e-6)
     assert a.labels == ["yes", "yes"]
+    alone = whence.explain(clf, "kiwi", method="input_x_gradient", target="yes")  # the function gets a list here too
+    close(alone.values, a.values[1:], 1e-6)
+    assert whence.explain(clf, ["banana", "kiwi"], method="gradient", target=["no"]).labels == ["no", "no"]
+    with pytest.raises(whence.InputError, match=r"raised KeyError: 'a'(.|\n)*gets a list of rows \(here 1\)") as caught:
+        whence.explain(whence.wrap(model, lambda rows: {}["a"]), "kiwi", method="gradient")
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(whence.InputError, match=r"made 3 rows of 1(.|\n)*gets a list"):
+        whence.explain(whence.wrap(model, lambda rows: torch.ones(3, 3)), "kiwi", method="gradient")
+    with pytest.raises(whence.InputError, match="gave str, without a tensor"):
+        whence.explain(whence.wrap(model, lambda rows: "kiwi"), "kiwi", method="gradient")
 
 
 # ---- generation ----

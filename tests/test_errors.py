@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,34 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ("arg-max", {"model": lambda x: MLP(x).argmax(1).double()}, whence.IndependentError, "arg-max"),
     # the model
     ("no scores", {"model": lambda x: "nothing"}, whence.ModelError, "returned str"),
+    (
+        "a dict of several",
+        {"model": lambda x: {"heads": MLP(x), "features": x, "loss": x.mean((0,))}},
+        whence.ModelError,
+        r"any of 'heads', 'features' may be the scores(.|\n)*target=lambda out: out\[\"heads\"\]\[:, 0\]",
+    ),
+    (
+        "a namespace of several",
+        {"model": lambda x: SimpleNamespace(heads=MLP(x), features=x)},
+        whence.ModelError,
+        r"'heads' \(3, 4\), 'features' \(3, 6\)(.|\n)*out.heads\[:, 0\]",
+    ),
+    (
+        "function raises",
+        {"target": lambda y: y["heads"]},
+        whence.TargetError,
+        "function raised IndexError(.|\n)*float64",
+    ),
+    ("width", {"inputs": X[:, :5]}, whence.ModelError, r"in 'a': mat1 and mat2(.|\n)*input \(float64, \(3, 5\)\)"),
+    ("dtype", {"inputs": X.float()}, whence.ModelError, "raised RuntimeError in 'a': (.|\n)*input .float32, "),
+    ("integers", {"inputs": X.long()}, whence.ModelError, "raised RuntimeError in 'a': (.|\n)*int64"),
+    ("keyword", {"inputs": {"y": X}}, whence.ModelError, r"unexpected keyword argument 'y'(.|\n)*It takes \(x\)"),
+    (
+        "integer features",
+        {"inputs": X.long(), "model": lambda x: MLP(x.double())},
+        whence.IndependentError,
+        r"'input' \(int64\) holds integers, which have no gradient, and they enter no embedding(.|\n)*x.float\(\)",
+    ),
     ("rows lost", {"model": lambda x: MLP(x).mean(0, keepdim=True)}, whence.ModelError, "1 rows for 3 rows"),
     ("NaN score", {"model": fails}, whence.ModelError, r"score is \[nan\] for row 0"),
     ("not callable", {"model": 3}, whence.ModelError, "int, which cannot be called"),
@@ -175,3 +204,41 @@ def test_wrt_on_ids_that_enter_nothing() -> None:
 
     with pytest.raises(whence.InputError, match="'ids': these ids enter no embedding"):
         whence.explain(model, {"ids": torch.ones(3, 2).long(), "x": X}, method="gradient", wrt=["ids", "x"])
+
+
+@pytest.mark.parametrize("method", ["gradient", "deeplift", "integrated_gradients", "lrp", "leave_one_out"])
+def test_what_a_model_raises_is_its_own_and_what_we_raise_is_not(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for inputs in (X[:, :5], X.float()):
+        with pytest.raises(whence.ModelError, match="The model raised RuntimeError in 'a'") as caught:
+            whence.explain(MLP, inputs, method=method)
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+    monkeypatch.setattr("whence.engine.propagate.family_of", complex)  # a mistake of the engine's
+    with pytest.raises(TypeError, match="complex"):
+        whence.explain(MLP, X, method=method)
+
+
+def test_an_error_that_the_model_raises_at_the_baseline_alone_is_the_models() -> None:
+    def model(x: Tensor) -> Tensor:
+        if not bool(x.detach().any(1).all()):
+            raise ArithmeticError("a row of nothing but 0")
+        return MLP(x)
+
+    with pytest.raises(whence.ModelError, match="ArithmeticError: a row of nothing but 0") as caught:
+        whence.explain(model, X, method="deeplift")
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+
+
+def test_an_interrupt_and_a_want_of_memory_pass() -> None:
+    for kind in (KeyboardInterrupt, MemoryError, torch.OutOfMemoryError):
+
+        def model(x: Tensor, kind: type[BaseException] = kind) -> Tensor:
+            raise kind("no")
+
+        with pytest.raises(kind):
+            whence.explain(model, X, method="gradient")
+
+
+def test_a_model_that_fails_in_an_evaluation_says_so() -> None:
+    with pytest.raises(whence.ModelError, match="The model raised RuntimeError in 'a'"):
+        whence.evaluate(MLP, X[:, :5], methods=["gradient"], metrics=["comprehensiveness"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,7 +35,10 @@ def gradient(model: Any, inputs: Any, **options: Any) -> whence.Attribution:
 # ---- targets ----
 
 
-@pytest.mark.parametrize("target", [1, torch.tensor(1), [1, 1, 1, 1], torch.tensor([1] * 4), (1,), [(1,)] * 4])
+ONES = [1, torch.tensor(1), [1, 1, 1, 1], torch.tensor([1] * 4), (1,), [(1,)] * 4, [1], torch.tensor([1]), [(1,)]]
+
+
+@pytest.mark.parametrize("target", ONES)
 def test_one_target_in_all_its_forms(target: Any) -> None:
     a = gradient(linear, X, target=target)
     close(a.values, slope(1), 1e-12)
@@ -57,6 +62,12 @@ def test_several_targets_come_from_one_forward_pass(form: Any) -> None:
         close(a.values[:, k], slope([t[k] for t in wanted]), 1e-12)
     assert a.several
     assert a[1].values.shape == (1, 2, 5)
+
+
+def test_one_row_of_several_targets_is_for_all_rows() -> None:
+    a = gradient(linear, X, target=[[0, 2]])
+    assert a.target.tolist() == [[0, 2]] * 4
+    close(a.values, gradient(linear, X, target=[[0, 2]] * 4).values, 1e-12)
 
 
 def test_a_regressor_has_one_score_per_row() -> None:
@@ -114,6 +125,13 @@ class Named(NamedTuple):
     logits: Tensor
 
 
+@dataclass
+class Record:
+    scores: Tensor
+    loss: Tensor
+    name: str = "a record"
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -122,10 +140,23 @@ class Named(NamedTuple):
         lambda y: {"loss": y.mean(), "logits": y},
         lambda y: OrderedDict(hidden=y.long(), scores=y),
         lambda y: Named(y.mean(), y),
+        lambda y: Record(y, y.mean(1)),
+        lambda y: SimpleNamespace(scores=y, steps=3),
+        lambda y: {"features": y * 2, "logits": y},
+        lambda y: (y, y * 2),
     ],
 )
 def test_the_logits_are_found(wrap: Any) -> None:
     close(gradient(lambda x: wrap(linear(x)), X, target=2).values, slope(2), 1e-12)
+
+
+def test_the_receipt_says_which_of_several_tensors_was_read() -> None:
+    assert "scores_from" not in gradient(linear, X).receipt
+    assert "scores_from" not in gradient(lambda x: {"logits": linear(x), "loss": linear(x).mean(1)}, X).receipt
+    several = gradient(lambda x: (linear(x), x), X)
+    assert several.receipt["scores_from"] == "0 (4, 3) of the tuple; not read: 1"
+    named = gradient(lambda x: {"features": x, "logits": linear(x)}, X, batch_size=2)
+    assert named.receipt["scores_from"] == "'logits' (2, 3) of the dict; not read: 'features'"
 
 
 def test_a_function_gets_the_models_own_output() -> None:

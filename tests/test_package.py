@@ -47,7 +47,7 @@ ALLOWED = {  # who may import what of whence at run time
     "baselines": {"engine", "errors", "references", "subject"},
     "quadrature": set(),
     "flow": set(),
-    "many": {"subject"},
+    "many": {"engine", "subject"},
     "lines": {"engine", "errors", "many", "subject"},
     "adaptive": {"errors", "quadrature"},
     "adapters": {"adapters", "attribution", "engine", "errors", "progress", "subject", "targets"},

@@ -156,4 +156,4 @@ def _replacing(subject: Subject) -> Iterator[None]:
         raise ModelError(
             f"{subject.method} puts the baseline in the place of units, and runs such rows together. {error}\n"
             "  Or give another baseline=, at which the model has a score."
-        ) from None
+        ) from error.__cause__

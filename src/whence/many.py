@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from whence.engine.blame import out_of_memory
 from whence.subject import Subject
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def batches(
         try:
             found = work(run, items)
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error) or len(run) < 2 or bound:
+            if not out_of_memory(error) or len(run) < 2 or bound:
                 raise
             subject.notes.most = len(run) // 2
             rest = torch.cat([items, *(more for _, more in queue)])
@@ -99,8 +100,3 @@ def _scores_alike(moved: Subject, expected: Tensor) -> bool:
         return False
     near = 0.05 if torch.finfo(expected.dtype).bits < 32 else 1e-3
     return bool(((found - expected).abs() <= near * (expected.abs() + 0.01 * expected.abs().max())).all())
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    kinds: Any = (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or "not enough memory" in str(error) or "can't allocate memory" in str(error)

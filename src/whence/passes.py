@@ -11,15 +11,25 @@ import torch
 from torch import Tensor
 
 from whence import targets
+from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.capture import Captures, Edit, Listener, Site
 from whence.engine.ledger import Ledger
 from whence.engine.parts import Parts, parts_of
-from whence.engine.propagate import Flow
+from whence.engine.propagate import Flow, apart
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.engine.scope import rewind
 from whence.engine.sites import Instead, Sites, watched
-from whence.errors import BaselineError, DivergedError, IndependentError, InputError, ModelError, NoAttention, NoRule
+from whence.errors import (
+    BaselineError,
+    DivergedError,
+    IndependentError,
+    InputError,
+    ModelError,
+    NoAttention,
+    NoRule,
+    TargetError,
+)
 
 if TYPE_CHECKING:
     from whence.subject import Subject
@@ -78,6 +88,8 @@ def run(subject: Subject, plan: Plan) -> Pass:
 
 def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
     """Another way to run a pass that failed, or None."""
+    if isinstance(error, ModelError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, CopiesNeeded) and not plan.copies:
         return replace(plan, copies=True)
     if plan.reference is not None and plan.reference.rows != subject.rows:  # one row does not stand for all here
@@ -150,9 +162,9 @@ def _forward(
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
-            output = subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
+            output = _called(subject, handed, flow)
             flow.log.quiet = not callable(subject.target)
-            held = targets.scores(output, subject.target, subject.output, subject.rows, subject.mask(False))
+            held = _scored(subject, output)
             if not plan.light:
                 flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, subject.last_real)
@@ -162,6 +174,8 @@ def _forward(
     facts = subject.facts
     if facts.score is None:
         facts.score, facts.index = score.detach(), index
+        if not callable(subject.target) and (taken := targets.choice(output)) is not None:
+            subject.notes.facts["scores_from"] = taken
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
             there = held.detach()
             facts.logits = there.double().clamp(min=1e-300).log() if subject.output == "probability" else there
@@ -169,6 +183,43 @@ def _forward(
             facts.probability = targets.probability(held.detach(), index, subject.output)
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, held, score, index, leaves)
+
+
+def _called(subject: Subject, handed: Mapping[str, Any], flow: Flow) -> Any:
+    """The model's output; what it raises by itself becomes a ModelError, of which `_otherwise` reads the cause."""
+    try:
+        return subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
+    except Exception as error:
+        with apart():
+            own = blame.born_in_the_model(error, lambda: _alone(subject, flow))
+        if not own:
+            raise
+        raise blame.of_model(error, subject.model, subject.inputs, subject.root) from error
+
+
+def _alone(subject: Subject, flow: Flow) -> None:
+    """The model as it is, on what this pass gave it."""
+    rewind(subject.root)
+    leaves = {name: leaf for name, leaf in flow.sites.leaves.items() if subject.roles.get(name) == "value"}
+    given = {name: _copied(leaves.get(name, value)) for name, value in subject.inputs.items()}
+    with torch.enable_grad():
+        subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
+
+
+def _scored(subject: Subject, output: Any) -> Tensor:
+    """The explained scores; what a target function raises by itself comes as a TargetError."""
+    target = subject.target
+    try:
+        return targets.scores(output, target, subject.output, subject.rows, subject.mask(False))
+    except Exception as error:
+        with apart():
+            own = callable(target) and blame.born_in_the_model(error, lambda: target(output))
+        if not own:
+            raise
+        raise TargetError(
+            f"The target function raised {type(error).__name__}: {error}\n"
+            f"  It gets the model's output ({targets.described(output)}) and must give one score per row."
+        ) from error
 
 
 def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:
@@ -238,7 +289,7 @@ def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
             "  Check the weights and this row; an explanation needs a finite score."
         )
     if not sites.leaves:
-        raise _independent(subject)
+        raise _no_embedding(subject)
     if subject.refuse and flow.log.unseen and flow.modifies():
         node, path = next(iter(flow.log.unseen))
         raise NoRule(
@@ -346,11 +397,24 @@ def stacked(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
     return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)
 
 
+def _no_embedding(subject: Subject) -> IndependentError:
+    """Nothing explained was met in the pass, and what is met late are ids."""
+    names = [name for name, role in subject.roles.items() if role == "ids"]
+    if not names:
+        return _independent(subject)
+    kinds = " and ".join(f"{name!r} ({str(subject.inputs[name].dtype).removeprefix('torch.')})" for name in names)
+    return IndependentError(
+        f"The input {kinds} holds integers, which have no gradient, and they enter no embedding.\n"
+        "  Cast features to floating numbers first (x.float()). Token ids are explained where they index an embedding, "
+        "as they are or copied, not after arithmetic. To explain another input, name it with wrt=."
+    )
+
+
 def _independent(subject: Subject) -> IndependentError:
     names = [name for name, role in subject.roles.items() if role != "fixed"]
     what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
     return IndependentError(
         f"The explained score does not depend on {what} through any differentiable op.\n"
-        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, for ids that enter "
-        "no embedding, or name another input with wrt=."
+        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, "
+        "or name another input with wrt=."
     )

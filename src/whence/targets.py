@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,28 +23,86 @@ _LOGITS = ("logits", "logits_per_image", "prediction_logits", "start_logits", "l
 
 
 def find_logits(output: Any) -> Tensor:
-    """The tensor of scores in whatever a model returns: a tensor, tuple, dict or ModelOutput."""
-    candidates: list[Any] = []
+    """The tensor of scores in whatever a model returns: a tensor, tuple, dict, dataclass or ModelOutput.
+
+    By name: one of the usual names, or else the only floating tensor, losses aside. In order: the first floating one.
+    """
+    return _logits(output)[0]
+
+
+def choice(output: Any) -> str | None:
+    """Which of several floating tensors the scores were read from, for the receipt; None where there was one."""
+    found, key, others = _logits(output)
+    if not others:
+        return None
+    kind = "output" if isinstance(output, Tensor) else type(output).__name__
+    return f"{key} {tuple(found.shape)} of the {kind}; not read: {', '.join(others)}"
+
+
+def _logits(output: Any) -> tuple[Tensor, str, list[str]]:
+    """The tensor of scores, where it stands, and the other floating tensors."""
+    if isinstance(output, Tensor):
+        named, floats = None, {"": output} if _holds_scores(output) else {}
+    else:
+        named = _by_name(output)
+        items = named if named is not None else dict(enumerate(output)) if _in_order(output) else {}
+        floats = {repr(k): item for k, item in items.items() if _holds_scores(item) and "loss" not in str(k)}
+    if not floats:
+        raise ModelError(
+            f"The model returned {described(output)}, in which no tensor of scores was found.\n"
+            "  Return a floating tensor (rows, classes), or give target= a function from the output to one score per "
+            "row."
+        )
+    known = [repr(key) for key in _LOGITS if repr(key) in floats] if named is not None else []
+    if named is not None and not known and len(floats) > 1:
+        first = next(iter(floats))
+        raise ModelError(
+            f"The model returned {described(output)}: any of {', '.join(floats)} may be the scores.\n"
+            f"  Say which with a function, such as target=lambda out: out{_at(output, first)}[:, 0], "
+            "or explain a function around the model that returns one tensor."
+        )
+    key = next(iter(known or floats))
+    return floats[key], key, [other for other in floats if other != key]
+
+
+def _holds_scores(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0
+
+
+def _in_order(output: Any) -> bool:
+    return isinstance(output, Sequence) and not isinstance(output, str | bytes)
+
+
+def _by_name(output: Any) -> Mapping[str, Any] | None:
+    """What a model returned by name, or None."""
     if hasattr(output, "_asdict"):  # a named tuple
-        output = output._asdict()
+        return dict(output._asdict())
     if isinstance(output, Mapping):
-        named = [output[key] for key in _LOGITS if isinstance(output.get(key), Tensor)]
-        rest = [item for key, item in output.items() if "loss" not in str(key)]
-        candidates = named + rest
-    elif isinstance(output, Sequence) and not isinstance(output, str):
-        candidates = list(output)
-    for item in [output] if isinstance(output, Tensor) else candidates:
-        if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
-            return item
-    what = (
-        f"a {output.dtype} tensor of shape {tuple(output.shape)}"
-        if isinstance(output, Tensor)
-        else type(output).__name__
-    )
-    raise ModelError(
-        f"The model returned {what}, in which no tensor of scores was found.\n"
-        "  Return a floating tensor (rows, classes), or give target= a function from the output to one score per row."
-    )
+        return output
+    if is_dataclass(output) and not isinstance(output, type):
+        return {f.name: getattr(output, f.name, None) for f in fields(output)}
+    return vars(output) if isinstance(output, SimpleNamespace) else None
+
+
+def _at(output: Any, key: str) -> str:
+    """How one writes it: out["heads"] or out.heads."""
+    return f"[{key}]".replace("'", '"') if isinstance(output, Mapping) else f".{key.strip(chr(39))}"
+
+
+def described(output: Any) -> str:
+    """What a model returned, in words."""
+    if isinstance(output, Tensor):
+        return f"a {output.dtype} tensor of shape {tuple(output.shape)}"
+    named = _by_name(output)
+    if named is None and not _in_order(output):
+        return type(output).__name__
+    items = named if named is not None else dict(enumerate(output))
+    told = [f"{key!r} {_kind(item)}" for key, item in list(items.items())[:12]]
+    return f"{type(output).__name__} of {', '.join(told) + (', …' if len(items) > 12 else '') or 'nothing'}"
+
+
+def _kind(item: Any) -> str:
+    return f"{tuple(item.shape)}" if _holds_scores(item) else f"({type(item).__name__})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +131,13 @@ def read_target(target: Any, rows: int) -> Any:
             )
         return _indices([list(target)], "a tuple target").expand(rows, -1).unsqueeze(1)  # (rows, 1, depth)
     if isinstance(target, list) and target and all(isinstance(item, tuple) for item in target):
-        _check_rows(len(target), rows, "target")
         if len({len(item) for item in target}) > 1:
             raise TargetError(f"target={target!r} mixes tuples of different lengths.\n  Give one full index per row.")
-        return _indices([list(item) for item in target], "a list of tuples").unsqueeze(1)
+        return _for_rows(_indices([list(item) for item in target], "a list of tuples"), rows).unsqueeze(1)
     index = _indices(target, "target")
     if index.dim() == 0:
         return index.expand(rows)[:, None, None]
-    _check_rows(len(index), rows, "target")
+    index = _for_rows(index, rows)
     if index.dim() > 2:
         raise TargetError(
             f"target has the shape {tuple(index.shape)}.\n"
@@ -113,11 +171,13 @@ def _indices(value: Any, what: str) -> Tensor:
     return index.long().detach().cpu()
 
 
-def _check_rows(length: int, rows: int, what: str) -> None:
-    if length != rows:
+def _for_rows(index: Tensor, rows: int) -> Tensor:
+    """One entry per row; a single one is for all of them."""
+    if len(index) not in (1, rows):
         raise TargetError(
-            f"{what} has {length} entries, and there are {rows} rows.\n  Give one per row, or a single one for all."
+            f"target has {len(index)} entries, and there are {rows} rows.\n  Give one per row, or a single one for all."
         )
+    return index.expand(rows, *index.shape[1:])
 
 
 def resolve(target: Target, logits: Tensor, last: Last) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.adapters import text as texts
+from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
 from whence.targets import Indices
@@ -53,10 +54,10 @@ def _write(wrapped: Wrapped, ids: list[int], source: Tensor, written: list[int],
     model = wrapped.model
     while len(written) < most:
         if wrapped.task == "text2text-generation":
-            decoder = torch.tensor([[_start(model), *written]])
-            logits = model(input_ids=source, decoder_input_ids=decoder).logits
+            inputs = {"input_ids": source, "decoder_input_ids": torch.tensor([[_start(model), *written]])}
         else:
-            logits = model(input_ids=torch.tensor([[*ids, *written]])).logits
+            inputs = {"input_ids": torch.tensor([[*ids, *written]])}
+        logits = blame.called(model, inputs, "dict", model).logits
         token = int(logits[0, -1].argmax())
         if token in ends and written:
             return

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from whence.adapters import generation, vision
 from whence.adapters import text as texts
 from whence.adapters.text import Long, Tokens
+from whence.engine import blame
 from whence.engine.scope import scope
-from whence.errors import InputError, ModelError, ParameterError, TargetError, did_you_mean, nearest
+from whence.errors import InputError, ModelError, ParameterError, TargetError, WhenceError, did_you_mean, nearest
 
 TASKS = {  # the end of a class's name → what it does
     "ForSequenceClassification": "text-classification",
@@ -123,7 +124,7 @@ class Wrapped:
         if self.task == "function":
             if hasattr(self.processor, "told"):
                 return self._told(inputs, target)
-            made = self.processor(inputs)
+            made = _made(self.processor, inputs)
             return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
         if self.task == "image-classification":
             pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
@@ -174,7 +175,7 @@ class Wrapped:
         if wanted is None:
             inputs = texts.batch(found, self._pad)
             with torch.no_grad(), scope(self.model):
-                wanted = int(self.model(**inputs).logits.mean(0).argmax())
+                wanted = int(blame.called(self.model, inputs, "dict", self.model).logits.mean(0).argmax())
         return replace(self._asked(found, [place], [wanted] * len(found)), windows=found)
 
     def _asked(self, tokens: list[Tokens], places: list[int], wanted: list[Any]) -> Question:
@@ -208,7 +209,7 @@ class Wrapped:
         if all(token is not None for _, token in target):
             return target
         with scope(self.model):
-            logits = model(**inputs).logits
+            logits = blame.called(model, inputs, "dict", self.model).logits
         return [
             (place, int(logits[row, place].argmax()) if token is None else token)
             for row, (place, token) in enumerate(target)
@@ -217,7 +218,7 @@ class Wrapped:
     @torch.no_grad()
     def _filled(self, model: Any, inputs: dict[str, Tensor], target: list[Any]) -> list[int]:
         with scope(self.model):
-            found = model(**inputs)
+            found = blame.called(model, inputs, "dict", self.model)
         logits = found if isinstance(found, Tensor) else found.logits
         return [int(logits[row].argmax()) if w is None else w for row, w in enumerate(target)]
 
@@ -328,17 +329,47 @@ def _per_row(target: Any, rows: int) -> list[Any]:
         target = target.tolist()
     if not isinstance(target, list):
         return [target] * rows
-    if len(target) != rows:
-        raise TargetError(f"target has {len(target)} entries, and there are {rows} rows.\n  Give one per row.")
-    return target
+    if len(target) not in (1, rows):
+        raise TargetError(
+            f"target has {len(target)} entries, and there are {rows} rows.\n"
+            "  Give one per row, or a single one for all."
+        )
+    return target if len(target) == rows else target * rows
 
 
 def _padded(values: Sequence[Any], inputs: Mapping[str, Tensor], fill: Any = "[PAD]") -> list[Any]:
     return [*values, *[fill] * (inputs["input_ids"].shape[1] - len(values))]
 
 
+def _made(read: Callable[[Any], Any], inputs: Any) -> Any:
+    """The tensors that the user's function makes of a list of rows; what has rows of its own is given as it is."""
+    whole = isinstance(inputs, list | Tensor | Mapping) or hasattr(inputs, "__array__") or hasattr(inputs, "iloc")
+    rows = inputs if whole and not hasattr(inputs, "convert") else [inputs]  # a PIL image is one row, and an array
+    try:
+        made = read(rows)
+    except WhenceError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The function that reads the inputs raised {type(error).__name__}: {error}\n"
+            f"  It gets a list of rows (here {len(rows)}) and returns the model's tensors for all of them."
+        ) from error
+    if isinstance(rows, list) and _rows(made) != len(rows):
+        raise InputError(
+            f"The function that reads the inputs made {_rows(made)} rows of {len(rows)}.\n"
+            "  It gets a list of rows and returns the model's tensors, one row for each of them."
+        )
+    return made
+
+
 def _rows(made: Any) -> int:
-    first = made if isinstance(made, Tensor) else next(iter(made.values() if isinstance(made, Mapping) else made))
+    parts = [made] if isinstance(made, Tensor) else list(made.values() if isinstance(made, Mapping) else made)
+    first = next((part for part in parts if isinstance(part, Tensor) and part.dim()), None)
+    if first is None:
+        raise InputError(
+            f"The function that reads the inputs gave {type(made).__name__}, without a tensor.\n"
+            "  It returns a tensor, a tuple of tensors or a dict of keyword tensors, rows first."
+        )
     return len(first)
 
 
@@ -409,7 +440,16 @@ def wrap(
     model: Any, processor: Any, *, task: str | None = None, labels: Sequence[str] | Mapping[int, str] | None = None,
     long: Long = "error",
 ) -> Wrapped:  # fmt: skip
-    """A model with its tokenizer, image processor, or a function from what you have to its tensors."""
+    """A model with its tokenizer, image processor, or a function from what you have to its tensors.
+
+    Such a function gets a list of rows, also where one is explained, and gives the model's tensors for all of them:
+
+    >>> import torch, whence
+    >>> read = lambda texts: torch.tensor([[len(text), text.count("a"), 1.0] for text in texts])
+    >>> clf = whence.wrap(torch.nn.Linear(3, 2), read, labels=["no", "yes"])
+    >>> whence.explain(clf, "banana", method="gradient", target="yes").values.shape
+    torch.Size([1, 3])
+    """
     if long not in ("error", "truncate", "window"):
         raise ParameterError(f'long={long!r} is not allowed.\n  Give "error", "truncate" or "window".')
     config = getattr(model, "config", None)
@@ -429,7 +469,7 @@ def wrap(
         if not callable(processor):
             raise ParameterError(
                 f"The processor is {type(processor).__name__}.\n"
-                "  Give a tokenizer, an image processor, or a function from your inputs to the model's tensors."
+                "  Give a tokenizer, an image processor, or a function from a list of your rows to the model's tensors."
             )
         return found
     if task is not None and task not in TASKS.values():

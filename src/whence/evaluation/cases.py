@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
+from whence.engine import blame
 from whence.errors import InputError, TargetError, WhenceError
 from whence.subject import Subject
 from whence.units import channel_axis, places
@@ -218,7 +219,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 def called(case: Case, inputs: Mapping[str, Any]) -> Any:
     """The model's output for a batch of rows like the case's."""
-    return case.model(**inputs) if case.form == "dict" else case.model(*inputs.values())
+    return blame.called(case.model, inputs, case.form, case.root)
 
 
 def together(cases: Sequence[Case]) -> Any:

@@ -1,0 +1,96 @@
+"""Whose error it is: what a model raises becomes a ModelError with its own words inside, what we raise stays ours."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import ModelError, WhenceError
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, which is nobody's mistake."""
+    kinds: Any = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "not enough memory" in str(error) or "can't allocate memory" in str(error)
+
+
+def called(model: Callable[..., Any], inputs: Mapping[str, Any], form: str, root: nn.Module | None = None) -> Any:
+    """A model's output, outside of any explanation; whatever it raises is its own."""
+    try:
+        return model(**inputs) if form == "dict" else model(*inputs.values())
+    except Exception as error:
+        if isinstance(error, WhenceError) or out_of_memory(error):
+            raise
+        raise of_model(error, model, inputs, root) from error
+
+
+def born_in_the_model(error: Exception, again: Callable[[], Any]) -> bool:
+    """Whether the model raised what came out of an explained pass: it does so `again` by itself, or its own code did.
+
+    Every op of an explained pass runs inside our code, so that the place where a torch error was raised says nothing.
+    """
+    if isinstance(error, WhenceError) or out_of_memory(error) or type(error).__module__.startswith("whence."):
+        return False
+    try:
+        again()
+    except Exception as alone:
+        return type(alone) is type(error)
+    return not _innermost(error).startswith((_OURS, _TORCH))
+
+
+def of_model(error: Exception, model: Any, inputs: Mapping[str, Any], root: nn.Module | None = None) -> ModelError:
+    """What a model raised, with where it was and what it had been given."""
+    said = str(error).strip() or "no message"
+    path = _path(error, root)
+    handed = ", ".join(f"{name} {_kind(value)}" for name, value in inputs.items())
+    return ModelError(
+        f"The model raised {type(error).__name__}{f' in {path!r}' if path else ''}: {said}\n"
+        f"  It was given {handed}. {_signature(model)}Check the names, shapes and dtypes of the inputs."
+    )
+
+
+def _innermost(error: Exception) -> str:
+    """The file that raised."""
+    trace, file = error.__traceback__, ""
+    while trace is not None:
+        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return file
+
+
+def _path(error: Exception, root: nn.Module | None) -> str:
+    """The innermost module that was running."""
+    running: nn.Module | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), nn.Module):
+            running = frame.f_locals["self"]
+        trace = trace.tb_next
+    if root is None or running is None:
+        return ""
+    return next((name for name, module in root.named_modules() if module is running), "")
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"({type(value).__name__})"
+    return f"({str(value.dtype).removeprefix('torch.')}, {tuple(value.shape)})"
+
+
+def _signature(model: Any) -> str:
+    """What the model's forward takes, if that can be told."""
+    try:
+        found = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+    except (TypeError, ValueError):
+        return ""
+    names = [_STARS.get(p.kind, "") + p.name for p in found.parameters.values()]
+    return f"It takes ({', '.join(names)}). " if len(names) <= 12 else ""
