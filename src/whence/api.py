@@ -24,6 +24,7 @@ from whence.errors import BaselineError, MethodError, ParameterError, RuleError,
 from whence.keep import check, kept
 from whence.methods import methods
 from whence.progress import steps
+from whence.saying import say
 from whence.subject import Notes, Subject
 from whence.targets import Output, read_target, several
 
@@ -152,7 +153,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     for one in said:
         shown(one)
     if show:
-        print(found)
+        say(found)
     return found
 
 

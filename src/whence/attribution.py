@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, Said, shown
+from whence.saying import clean, say
 
 if TYPE_CHECKING:
     import pandas
@@ -228,12 +229,12 @@ class Attribution:
         """Print the attribution."""
         from whence.views.terminal import coloured, describe
 
-        print(describe(self, coloured()))
+        say(describe(self, coloured()))
 
     def __repr__(self) -> str:
         shapes = _shapes(self.values)
         gap = "" if self.gap is None else f", worst gap {float(self.gap.max()):.2g}"
-        return f"Attribution({self.method}, {len(self)} row{'s' * (len(self) != 1)}, values {shapes}{gap})"
+        return f"Attribution({clean(str(self.method))}, {len(self)} row{'s' * (len(self) != 1)}, values {shapes}{gap})"
 
     def plot(self, ax: Any = None, row: int = 0, target: int | None = None, **how: Any) -> Any:
         """Draw one row with matplotlib, on the given axes or on new ones, which are given back.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.engine.log import Step
+from whence.saying import clean, say
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Comparison(Mapping[str, Attribution]):
 
     def show(self) -> None:
         """Print the comparison."""
-        print(self)
+        say(self)
 
     def __str__(self) -> str:
         from whence.views.terminal import compared
@@ -50,7 +51,7 @@ class Comparison(Mapping[str, Attribution]):
         return compared(self)
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.found)})"
+        return clean(f"Comparison({', '.join(self.found)})")
 
     def to_html(self, title: str = "Whence: methods compared") -> str:
         """A self-contained page, one section per method."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
@@ -48,7 +49,23 @@ def _mode(place: Path) -> int | None:
 
 
 def csv_text(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV."""
+    """A table as CSV; texts that a spreadsheet would take for formulas begin with an apostrophe."""
+    return "".join(_line([_cell(cell) for cell in line]) for line in (head, *lines))
+
+
+def _line(cells: Sequence[Any]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([head, *lines])
-    return out.getvalue()
+    csv.writer(out, lineterminator="\r\n").writerow(cells)  # so that cells with either of the two are quoted
+    return out.getvalue().removesuffix("\r\n") + "\n"
+
+
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a cell begins that spreadsheets work out
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+
+
+def _cell(cell: Any) -> Any:
+    """Numbers stay numbers; all else is text."""
+    if cell is None or isinstance(cell, bool | int | float):
+        return cell
+    text = str(cell)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text

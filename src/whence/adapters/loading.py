@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from whence.adapters.folders import Find, check_files, own_ops
 from whence.adapters.text import Long
 from whence.adapters.wrapped import TASKS, Wrapped, wrap
 from whence.errors import FileError, ModelError, ParameterError, did_you_mean
@@ -37,10 +38,9 @@ def load(
     _check_folder(name)
     library = transformers()
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    try:
-        config = library.AutoConfig.from_pretrained(name, **common)
-    except (OSError, ValueError) as error:
-        raise FileError(f"{name!r} has no model configuration that can be read: {_first_line(error)}") from None
+    if not Path(name).is_dir() and not _reachable():
+        common["local_files_only"] = True
+    config = _config(library.AutoConfig, name, common)
     kind = _class(library, config, task)
     own = next((t for end, t in TASKS.items() if kind.__name__.endswith(end)), None)
     if own is None or (task is not None and task != own):
@@ -48,9 +48,15 @@ def load(
             f"{name!r} is a {kind.__name__}" + (f", which does {own}, and task={task!r}" if own else "")
             + f".\n  There are adapters for {', '.join(dict.fromkeys(TASKS.values()))}; give other models tensors."
         )  # fmt: skip
+    if not isinstance(config, kind.config_class):
+        config = _config(kind.config_class, name, common)
+    check_files(name, config, _finder(library, name, common))
+    config = own_ops(name, config)
     try:
         with quiet(library):
-            model, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **common)
+            model, told = kind.from_pretrained(
+                name, config=config, use_safetensors=True, output_loading_info=True, **common
+            )
     except Exception as error:  # each part of transformers has its own
         raise FileError(f"{name!r} has no weights that can be read: {_first_line(error)}") from None
     missing = sorted(told.get("missing_keys", ()))
@@ -97,6 +103,51 @@ def _bundled(name: str, task: str | None, long: Long) -> Wrapped:
     return found
 
 
+def _reachable() -> bool:
+    """Whether the hub answers, found by one short request: the library itself goes on trying for half a minute."""
+    try:
+        from huggingface_hub import constants, get_session
+
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # its errors are those of the library that it speaks through
+        return False
+    return True
+
+
+_PATIENCE = 3  # seconds
+
+
+def _config(kind: Any, name: str, common: Mapping[str, Any]) -> Any:
+    try:
+        return kind.from_pretrained(name, **common)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if common.get("local_files_only"):
+            from huggingface_hub import constants
+
+            raise FileError(
+                f"{name!r} is no folder here, and {constants.ENDPOINT} cannot be reached.\n"
+                "  Give a model's folder, or zoo:NAME for a bundled model."
+            ) from None
+        raise FileError(f"{name!r} has no model configuration that can be read: {_first_line(error)}") from None
+
+
+def _finder(library: Any, name: str, common: Mapping[str, Any]) -> Find:
+    """How to come by a file of the model."""
+    folder = Path(name)
+    if folder.is_dir():
+        return lambda file: folder / file if (folder / file).exists() else None
+    how = {"local_files_only": common.get("local_files_only", False)}
+
+    def find(file: str) -> Path | None:
+        found = library.utils.cached_file(
+            name, file, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False,
+            **how,
+        )  # fmt: skip
+        return None if found is None else Path(found)
+
+    return find
+
+
 def _check_folder(name: str) -> None:
     """A folder says early what it lacks; what can be no name on the hub must be one."""
     folder = Path(name)
@@ -119,8 +170,9 @@ def _check_folder(name: str) -> None:
 
 def _class(library: Any, config: Any, task: str | None) -> Any:
     for name in getattr(config, "architectures", None) or ():
-        if hasattr(library, name):
-            return getattr(library, name)
+        found = getattr(library, str(name), None)
+        if isinstance(found, type) and issubclass(found, library.PreTrainedModel):
+            return found
     autos = {
         "text-classification": "AutoModelForSequenceClassification",
         "token-classification": "AutoModelForTokenClassification",
@@ -153,7 +205,7 @@ def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> An
     auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
     try:
         found = getattr(library, auto or "AutoTokenizer").from_pretrained(name, **common)
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # tokenizers have their own
         what = "image processor" if auto == "AutoImageProcessor" else "processor" if auto else "tokenizer"
         raise FileError(
             f"{name!r} has no {what} that can be read: {_first_line(error)}\n"

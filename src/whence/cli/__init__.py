@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 from whence import __version__
 from whence.cli import commands, measuring
-from whence.cli.commands import safe
 from whence.cli.given import add_flags, add_inputs
 from whence.errors import ParameterError, WhenceError, WhenceWarning
 from whence.methods import methods
+from whence.saying import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,17 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _close_output()
         return 0
     except KeyboardInterrupt:
-        print("whence: interrupted", file=sys.stderr)
+        say("whence: interrupted", sys.stderr)
         return 130
     except (WhenceError, OSError) as error:
         _shown(options)
-        print("whence: " + safe(_said(error)), file=sys.stderr)
+        say(f"whence: {_said(error)}", sys.stderr)
         return 2
     except Exception as error:
         _shown(options)
-        print(
-            f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", file=sys.stderr
-        )
+        say(f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", sys.stderr)
         return 1
 
 
@@ -87,15 +85,14 @@ def _close_output() -> None:
 def _warnings() -> Iterator[None]:
     """Whence's own warnings as messages, a line each and each once; others as Python shows them."""
     with warnings.catch_warnings():
-        plain = warnings.showwarning
         seen: set[str] = set()
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if not issubclass(category, WhenceWarning):
-                return plain(message, category, *where, **more)
+                return say(warnings.formatwarning(message, category, *where[:2]), sys.stderr, end="")
             said = " ".join(str(message).split())
             if said not in seen:
-                print("whence: warning: " + safe(said), file=sys.stderr)
+                say(f"whence: warning: {said}", sys.stderr)
             seen.add(said)
 
         warnings.showwarning = show
@@ -106,7 +103,7 @@ def _warnings() -> Iterator[None]:
 
 def _shown(options: argparse.Namespace) -> None:
     if getattr(options, "debug", False):
-        traceback.print_exc()
+        say(traceback.format_exc(), sys.stderr, end="")
 
 
 class Parser(argparse.ArgumentParser):

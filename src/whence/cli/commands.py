@@ -11,13 +11,7 @@ from whence.cli.given import asked, by_method, listed, model_of, params_of, rows
 from whence.errors import FileError, WhenceError
 from whence.methods import methods
 from whence.registry import Registry
-
-
-def safe(said: str) -> str:
-    """A message that cannot steer the terminal, whatever name is in it."""
-    from whence.views.terminal import clean
-
-    return "\n".join(clean(line) for line in said.split("\n"))
+from whence.saying import say, say_json
 
 
 def explain_command(options: argparse.Namespace) -> int:
@@ -57,9 +51,9 @@ def tell(found: Any, options: argparse.Namespace) -> None:
 
     for path in options.out:
         write(found, path)
-        print(safe(f"written to {path}"), file=sys.stderr)
+        say(f"written to {path}", sys.stderr)
     if options.json:
-        print(json.dumps(plain(found), ensure_ascii=False))
+        say_json(json.dumps(plain(found), ensure_ascii=False))
     elif not options.out:
         found.show()
 
@@ -79,8 +73,8 @@ def demo_command(options: argparse.Namespace) -> int:
         raise WhenceError(f"The demo is an HTML page, and {str(options.out)!r} is no name of one.\n  End it in .html.")
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
-    print(run(options.out), file=sys.stderr)
-    print(f"The report is at {options.out.resolve()}")
+    say(run(options.out), sys.stderr)
+    say(f"The report is at {options.out.resolve()}")
     return 0
 
 
@@ -99,11 +93,11 @@ def _registered(registry: Registry[Any], only: str | None, lead: str = "") -> in
     for name, entry in registry.items() if only is None else [(only, registry[only])]:
         params = ", ".join(f"{p.name}={p.default!r}" for p in entry.parameters.values())
         better = f" ({entry.facts['better']} is better)" if "better" in entry.facts else ""
-        print(f"{name}({params}){better}\n    {entry.description}" + (f"\n    {entry.paper}" if entry.paper else ""))
+        say(f"{name}({params}){better}\n    {entry.description}" + (f"\n    {entry.paper}" if entry.paper else ""))
         if only is not None:
             for p in entry.parameters.values():
                 kind = "one of " + ", ".join(map(repr, p.choices)) if p.choices else getattr(p.kind, "__name__", "any")
-                print(f"    --{lead}{p.name.replace('_', '-')}: {kind}" + (f", {p.bounds}" if p.bounds else ""))
+                say(f"    --{lead}{p.name.replace('_', '-')}: {kind}" + (f", {p.bounds}" if p.bounds else ""))
     return 0
 
 
@@ -112,15 +106,15 @@ def zoo_command(options: argparse.Namespace) -> int:
     from whence.views.terminal import card, cards
 
     if options.name is not None:
-        print(card(_card(options.name)))
+        say(card(_card(options.name)))
         return 0
     found = [_card_or_error(name) for name in zoo.ZOO]
     told = [one for one in found if not isinstance(one, WhenceError)]
     if told:
-        print(cards(told))
+        say(cards(told))
     for error in found:
         if isinstance(error, WhenceError):
-            print("whence: " + safe(str(error)), file=sys.stderr)
+            say(f"whence: {error}", sys.stderr)
     return 0 if told else 2
 
 
@@ -150,7 +144,5 @@ def completion_command(options: argparse.Namespace) -> int:
     from whence.views.completion import script
     from whence.zoo import ZOO
 
-    print(
-        script(options.shell, parser(), {"methods": list(methods), "metrics": list(metrics), "zoo": list(ZOO)}), end=""
-    )
+    say(script(options.shell, parser(), {"methods": list(methods), "metrics": list(metrics), "zoo": list(ZOO)}), end="")
     return 0

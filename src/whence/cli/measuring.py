@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whence.cli.commands import check_out, safe
+from whence.cli.commands import check_out
 from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
 from whence.errors import FileError, InputError, ParameterError
 from whence.metrics import metrics
+from whence.saying import say, say_json
 from whence.writing import put
 
 _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
@@ -191,11 +192,11 @@ def _mask(path: Path) -> Any:
 def _tell(found: Any, options: argparse.Namespace) -> None:
     for path in options.out:
         _write(found, path)
-        print(safe(f"written to {path}"), file=sys.stderr)
+        say(f"written to {path}", sys.stderr)
     if options.json:
-        print(found.to_json())
+        say_json(found.to_json())
     elif not options.out:
-        print(found)
+        say(found)
 
 
 def _write(found: Any, path: Path) -> None:

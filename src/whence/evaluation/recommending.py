@@ -21,6 +21,7 @@ from whence.evaluation.predicting import of_cases
 from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
+from whence.saying import say
 
 FEW = 8  # rows, below which a bootstrap says nothing
 _TRIED, _SLOW = 8, 2.0  # rows that methods are tried on; seconds a row after which nothing more is tried
@@ -63,7 +64,7 @@ class Recommendation:
 
     def show(self) -> None:
         """Print it."""
-        print(self)
+        say(self)
 
     def __str__(self) -> str:
         from whence.views.recommendation import told

@@ -17,6 +17,7 @@ from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.journal import said
+from whence.saying import say
 from whence.writing import csv_text, put
 
 _DRAWS = 1000
@@ -132,7 +133,7 @@ class Scoreboard:
 
     def show(self) -> None:
         """Print the table."""
-        print(self)
+        say(self)
 
     def __str__(self) -> str:
         from whence.views.scoreboard import table

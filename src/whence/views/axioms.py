@@ -9,6 +9,7 @@ from whence.methods import methods
 from whence.properties.register import properties
 from whence.properties.table import MEANING
 from whence.properties.toys import TOYS
+from whence.saying import clean
 from whence.views.html import page, text
 from whence.views.terminal import table
 
@@ -92,7 +93,7 @@ def _of(entry: Entry) -> str:
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(line, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
+    return textwrap.wrap(clean(line), _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
 
 
 # ---- HTML ----

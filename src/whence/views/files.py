@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -16,7 +15,7 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
 from whence.views.parts import maps
-from whence.writing import put
+from whence.writing import csv_text, put
 
 Result = Attribution | Comparison
 
@@ -52,14 +51,13 @@ def _safetensors(found: Result, path: Path) -> None:
 
 
 def _csv(found: Result, path: Path) -> None:
-    lines = io.StringIO()
-    writer = csv.writer(lines)
-    writer.writerow(["method", "row", "target", "score", "input", "unit", "value"])
-    for name, a in _named(found).items():
-        for part in maps(a, len(a)):
-            for unit, value in part.every():
-                writer.writerow([name, part.row, part.target, repr(part.score), part.input, unit, repr(value)])
-    put(path, lines.getvalue())
+    lines = [
+        [name, part.row, part.target, part.score, part.input, unit, value]
+        for name, a in _named(found).items()
+        for part in maps(a, len(a))
+        for unit, value in part.every()
+    ]
+    put(path, csv_text(["method", "row", "target", "score", "input", "unit", "value"], lines))
 
 
 def _picture(found: Result, path: Path) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
+from whence.saying import clean
 from whence.views import pictures
 from whence.views.colours import share, solid, wash
 from whence.views.parts import Map, spelled
-from whence.views.terminal import clean
 from whence.views.text import paragraphs
 
 _CELLS = 256  # a larger map is a picture, without the numbers on hover: pages of many maps must scroll

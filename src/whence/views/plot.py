@@ -10,10 +10,10 @@ import torch
 
 from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
+from whence.saying import clean
 from whence.views import kinds, pictures
 from whence.views.colours import BLUE, RED, share
 from whence.views.parts import Map, maps, notices, spelled
-from whence.views.terminal import clean
 
 _RED, _BLUE = (tuple(c / 255 for c in end) for end in (RED, BLUE))
 

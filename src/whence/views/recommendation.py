@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from whence.evaluation.recommending import FEW, Recommendation
+from whence.saying import clean
 from whence.views import scoreboard
 from whence.views.kinds import text
-from whence.views.terminal import clean
 
 _HEADS = ("", "method", "faithfulness", "95 % interval", "s / row")
 

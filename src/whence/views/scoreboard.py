@@ -7,10 +7,10 @@ from typing import Any
 
 from whence.errors import ParameterError
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
+from whence.saying import clean
 from whence.views.colours import wash
 from whence.views.kinds import text
 from whence.views.plot import pyplot
-from whence.views.terminal import clean
 
 _ARROW = {"higher": "↑", "lower": "↓"}
 _CONTROLS = ("random", "edges")

@@ -7,12 +7,12 @@ import os
 import shutil
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
+from whence.saying import Painted, clean, joined, safe
 from whence.views.colours import share, solid
 from whence.views.parts import Map, counted, maps, notices, percent, probability_of, space_of, spelled, start_of
 
@@ -67,11 +67,6 @@ def _wrapped(row: Sequence[str], limits: Sequence[int]) -> list[tuple[str, ...]]
     return list(zip_longest(*cells, fillvalue=""))
 
 
-def clean(text: str) -> str:
-    """Text without control characters, so that it cannot steer the terminal."""
-    return "".join(c if unicodedata.category(c)[0] != "C" else f"\\x{ord(c):02x}" for c in text)
-
-
 def coloured(stream: Any = None) -> bool:
     """Whether to write in colour: to a terminal that shows it, unless NO_COLOR says no."""
     stream = sys.stdout if stream is None else stream
@@ -102,9 +97,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
             lines += [f"  … and {part.count - _UNITS} more"] * (part.count > _UNITS)
     if len(a) > _ROWS:
         lines.append(f"… and {counted(len(a) - _ROWS, 'more row')}")
-    for line in _warnings(a.receipt):
-        lines.append(line)
-    return "\n".join(lines)
+    return joined([*lines, *_warnings(a.receipt)])
 
 
 def _noticed(messages: Sequence[str]) -> list[str]:
@@ -146,7 +139,7 @@ def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
                 f"{title}: {one['start']:.4g} at the score, {one['end']:.4g} at the input; lost: {lost or '–'}"
             )
             lines += [f"  {layer['module'] or 'the model'}: {layer['carried']:+.4f}" for layer in cuts(one)]
-    return "\n".join(lines)
+    return safe("\n".join(lines))
 
 
 def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -168,13 +161,13 @@ def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
     return lines
 
 
-def _washed(part: Map) -> list[str]:
+def _washed(part: Map) -> list[Painted]:
     """The units in a row, behind each the colour of its value, in lines as wide as the terminal."""
     width = shutil.get_terminal_size().columns - 2
     there = [True] * len(part.values) if part.real is None else part.real.tolist()
     values = part.values.tolist()
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    lines: list[str] = []
+    lines: list[Painted] = []
     line, used = "", 0
     for unit, value, real in zip(part.units or [], values, there, strict=True):
         if not real:
@@ -183,10 +176,10 @@ def _washed(part: Map) -> list[str]:
         name = clean(spelled(unit).removeprefix("##"))
         space = "" if joined or not line else " "
         if used + len(space) + len(name) > width and line:
-            lines, line, used, space = [*lines, "  " + line], "", 0, ""
+            lines, line, used, space = [*lines, Painted("  " + line)], "", 0, ""
         line += space + _on(name, solid(share(value, largest)))
         used += len(space) + len(name)
-    return [*lines, *["  " + line] * bool(line)]
+    return [*lines, *[Painted("  " + line)] * bool(line)]
 
 
 def _on(name: str, colour: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from whence.attribution import Attribution
+from whence.saying import clean
 from whence.views.colours import share, wash
 from whence.views.parts import spelled
-from whence.views.terminal import clean
 
 FOLD = 120  # units of a text that are shown before it folds
 
