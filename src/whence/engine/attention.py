@@ -57,8 +57,7 @@ def odd_attention(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     roles = [given[name] for name in ("query", "key", "value")]
     mask = given.get("attn_mask")
     return (
-        len(args) > 5
-        or bool(given.get("dropout_p"))
+        bool(given.get("dropout_p"))
         or any(mask is t for t in live)
         or len({id(t) for t in roles}) < 3
         or any(t.dim() < 3 for t in roles)

@@ -97,7 +97,8 @@ def root(call: Call) -> Back:
 
 def _order(call: Call) -> Any:
     """Which norm it is, if any."""
-    place = {"std": None, "hypot": None, "abs": None, "dist": 2, "cdist": 2}.get(call.name, 1)
+    of_their_own = dict.fromkeys(("std", "hypot", "abs", "frobenius_norm"))
+    place = {**of_their_own, "dist": 2, "cdist": 2}.get(call.name, 1)
     order = call.kwargs.get("p", call.kwargs.get("ord", call.args[place] if place and len(call.args) > place else None))
     dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else None)
     of_matrices = call.name == "linalg_norm" and (isinstance(dim, list | tuple) or call.inputs[0].dim() == 2)

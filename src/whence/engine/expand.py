@@ -6,6 +6,7 @@ plain gradients need not pay for it.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -386,25 +387,28 @@ def _order(args: Any, kwargs: Any) -> Any:
     return kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None))
 
 
-def _plain_loss(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+def _plain_loss(loss: Callable[..., Tensor]) -> Callable[[Any, Any, Sequence[Tensor]], bool]:
     """No weights, no smoothing, labels that are ids or of the input's shape."""
     odd = ("weight", "pos_weight", "label_smoothing", "size_average", "reduce")
-    target = args[1] if len(args) > 1 else kwargs.get("target")
-    return (
-        len(args) < 3 and not any(kwargs.get(name) for name in odd) and isinstance(target, Tensor)
-        and kwargs.get("reduction", "mean") in ("mean", "sum", "none")
-    )  # fmt: skip
+    names = tuple(inspect.signature(loss).parameters)
+
+    def fits(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        plain = all(not isinstance(given.get(name), Tensor) and not given.get(name) for name in odd)
+        return plain and given.get("reduction", "mean") in ("mean", "sum", "none")
+
+    return fits
 
 
 def _labels(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
-    target = args[1] if len(args) > 1 else kwargs.get("target")
-    return _plain_loss(args, kwargs, live) and not target.is_floating_point() and not bool((target < 0).any())
+    return _plain_loss(cross_entropy)(args, kwargs, live) and not (
+        args[1].is_floating_point() or bool((args[1] < 0).any())
+    )
 
 
 def _two_live_factors(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     """More than a constant matrix and a bias."""
-    first = args[0] if args else kwargs.get("input")
-    return len(live) > 1 or any(first is t for t in live)
+    return len(live) > 1 or any(args[0] is t for t in live)
 
 
 # which calls of an op have the form that is written out
@@ -416,8 +420,8 @@ _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
     ),
     **dict.fromkeys("addmm addmv baddbmm addbmm addcmul addcdiv lerp".split(), _two_live_factors),
     "cross_entropy": _labels,
-    "binary_cross_entropy_with_logits": _plain_loss,
-    "l1_loss": _plain_loss,
+    "binary_cross_entropy_with_logits": _plain_loss(binary_cross_entropy_with_logits),
+    "l1_loss": _plain_loss(l1_loss),
 }
 
 

@@ -221,8 +221,7 @@ def _product(constant: str) -> Chooser:
     """A product of which all but one factor are constants is a linear map."""
 
     def choose(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
-        factors = [*args, *(kwargs[k] for k in ("input", "other", "mat2", "tensor", "vec2") if k in kwargs)]
-        flat = [f for item in factors for f in (item if isinstance(item, list | tuple) else [item])]
+        flat = [f for item in args for f in (item if isinstance(item, list | tuple) else [item])]
         return constant if sum(_is_live(f, live) for f in flat) == 1 else None
 
     return choose
@@ -230,21 +229,19 @@ def _product(constant: str) -> Chooser:
 
 def _affine_product(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     """addmm(c, a, b): linear unless both a and b are live."""
-    a = _argument(args, kwargs, 1, "mat1", kwargs.get("batch1", kwargs.get("tensor1", kwargs.get("mat"))))
-    b = _argument(args, kwargs, 2, "mat2", kwargs.get("batch2", kwargs.get("tensor2", kwargs.get("vec"))))
-    return None if _is_live(a, live) and _is_live(b, live) else "linear"
+    return None if _is_live(args[1], live) and _is_live(args[2], live) else "linear"
 
 
 def _divide(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     if kwargs.get("rounding_mode") is not None:
         return "floor"
-    if not _is_live(_argument(args, kwargs, 1, "other"), live):
+    if not _is_live(args[1], live):
         return "scale"
-    return None if _is_live(_argument(args, kwargs, 0, "input"), live) else "reciprocal"
+    return None if _is_live(args[0], live) else "reciprocal"
 
 
 def _reflected_divide(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
-    return "reciprocal" if not _is_live(_argument(args, kwargs, 1, "other"), live) else None
+    return "reciprocal" if not _is_live(args[1], live) else None
 
 
 def _clamp(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
@@ -273,6 +270,13 @@ def _larger(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor])
     """maximum(x, 0) is a ReLU."""
     others = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and not _is_live(a, live)]
     return "relu" if any(_is_zero(a) for a in others) else None
+
+
+def number(value: Any) -> float | None:
+    """A constant that is one number, as Python or as a tensor."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 and not (value.requires_grad or value.is_complex()) else None
+    return float(value) if isinstance(value, Real) else None
 
 
 def _is_zero(value: Any) -> bool:
@@ -305,7 +309,7 @@ def _own_if_live(position: int, name: str, family: str) -> Chooser:
 
 def _power(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
     exponent = _argument(args, kwargs, 1, "exponent")
-    return "square" if isinstance(exponent, int | float) and exponent == 2 else None
+    return "square" if not _is_live(exponent, live) and number(exponent) == 2 else None
 
 
 _BY_ARGUMENTS: dict[str, Chooser] = {

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.engine.ops import GROUP
+from whence.engine.ops import GROUP, number
 from whence.engine.writes import tensors_in
 
 _ORIGIN = "_whence_origin"
@@ -115,4 +115,5 @@ def _is_pointwise(family: str, name: str, substance: bool) -> bool:
 
 
 def _falls(args: Sequence[Any]) -> bool:
-    return len(args) > 1 and isinstance(args[1], int | float) and args[1] < 0
+    exponent = number(args[1]) if len(args) > 1 else None
+    return exponent is not None and exponent < 0

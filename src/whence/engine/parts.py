@@ -7,6 +7,7 @@ knows nothing of parts uses the tensor itself, whose signal goes to both, so tha
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,13 +131,9 @@ def _linear(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: T
     def sizes(size: Tensor) -> Tensor:
         swap = {id(t): t.abs() for t in _tensors(call.args, call.kwargs) if t is not x} | {id(x): size}
         args, kwargs = list(swapped(call.args, swap)), dict(swapped(call.kwargs, swap))
-        if call.name in _ADDING and "input" in kwargs:
-            kwargs["input"] = torch.zeros_like(kwargs["input"])
-        elif call.name in _ADDING:
-            args[0] = torch.zeros_like(args[0])
-        elif len(args) > 2 and call.name != "einsum":
-            args[2] = None
-        kwargs |= {"bias": None} if "bias" in kwargs else {}
+        offset = _offset_at(call)
+        if offset is not None and isinstance(args[offset], Tensor):
+            args[offset] = torch.zeros_like(args[offset])
         kwargs |= {"alpha": abs(kwargs["alpha"])} if "alpha" in kwargs else {}
         return call.function(*args, **kwargs)
 
@@ -149,9 +146,14 @@ _ADDING = ("addmm", "addbmm", "baddbmm", "addmv")
 
 def _offset(call: Call) -> Any:
     """What a linear map adds."""
-    if call.name in _ADDING:
-        return call.kwargs.get("input", call.args[0] if call.args else None)
-    return call.kwargs.get("bias", call.args[2] if len(call.args) > 2 and call.name != "einsum" else None)
+    place = _offset_at(call)
+    return None if place is None else call.args[place]
+
+
+def _offset_at(call: Call) -> int | None:
+    """Where that is among the arguments."""
+    place = 0 if call.name in _ADDING else 2 if call.name == "linear" or call.family == "convolution" else None
+    return place if place is not None and len(call.args) > place else None
 
 
 class _Parted(torch.autograd.Function):
@@ -179,8 +181,7 @@ def _add(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tens
     raw = getattr(call.function, "__name__", "")
     alpha = call.kwargs.get("alpha", 1)
     total: Pair | None = None
-    operands = [*call.args[:2], *(call.kwargs[name] for name in ("input", "other") if name in call.kwargs)]
-    for place, operand in enumerate(operands):
+    for place, operand in enumerate(call.args[:2]):
         pair = known.get(id(operand)) if isinstance(operand, Tensor) else None
         if pair is None:
             continue
@@ -196,8 +197,7 @@ def _same(a: Pair, b: Pair) -> bool:
 
 def _scale(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
     (x,) = live
-    given = (*call.args[:2], call.kwargs.get("input"), call.kwargs.get("other"))
-    factors = [a for a in given if a is not x and a is not None]
+    factors = [a for a in call.args[:2] if a is not x]
     if len(factors) != 1:
         return None
     factor = 1 / factors[0] if "div" in call.name else factors[0]
@@ -214,10 +214,11 @@ def _times(pair: Pair, factor: Any) -> Pair:
 
 
 def _batch_norm(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Tensor) -> Pair | None:
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    factor = torch.rsqrt(given["running_var"] + given.get("eps", 1e-5))
-    factor = factor if given.get("weight") is None else factor * given["weight"]
+    by_module = inspect.isfunction(call.function)  # F.batch_norm has its weights last, torch.batch_norm first
+    at, weight = (2, 3) if by_module else (4, 1)
+    factor = torch.rsqrt(call.args[at] + (call.args[7] if len(call.args) > 7 else 1e-5))
+    if len(call.args) > weight and call.args[weight] is not None:
+        factor = factor * call.args[weight]
     return _times(pairs[0], factor.view(-1, *[1] * (result.dim() - 2)))
 
 

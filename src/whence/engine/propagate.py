@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import origins, rows, streams, tokens
 from whence.engine.against import Against, reveal
+from whence.engine.arguments import placed
 from whence.engine.attention import odd_attention, operands
 from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped, version_of
@@ -220,12 +221,13 @@ class Flow(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         spelled = spelling(func)
-        if self.suspended:
+        cuts = self._through and spelled.name in _CUTS
+        if self.suspended or (spelled.metadata and not cuts):
             return func(*args, **(kwargs or {}))
-        if self._through and spelled.name in _CUTS:
+        if kwargs:
+            args, kwargs = placed(func, args, kwargs)
+        if cuts:
             return self._look_through(spelled.name, func, args)
-        if spelled.metadata:
-            return func(*args, **(kwargs or {}))
         if self._light and self.sites.placed():
             return self._plainly(spelled, func, args, kwargs or {})
         if self.copies or checkpointing():

@@ -210,7 +210,7 @@ class _WithWeights(_Named):
 
     def _dense(self, rule: Weighted, call: Call, r: Tensor) -> tuple[Tensor, Lost]:
         """F.linear, at the positions that have relevance."""
-        weight, bias = call.args[1], call.args[2] if len(call.args) > 2 else call.kwargs.get("bias")
+        weight, bias = call.args[1], call.args[2] if len(call.args) > 2 else None
         x, y, lead = call.x[0], call.y, r.shape[:-1]
         rows = [t.reshape(-1, t.shape[-1]) for t in (x, y, r)]
         seen = None
@@ -318,7 +318,7 @@ class _Term:
 
 def _terms(call: Call) -> list[_Term]:
     name, kwargs = call.name, call.kwargs
-    given = [*call.args, *(kwargs[key] for key in ("input", "other") if key in kwargs)][:2]
+    given = call.args[:2]
     if name in ("neg", "negative") or len(given) < 2:
         return [_Term(call.x[0], 0)]
     alpha = kwargs.get("alpha", 1)

@@ -152,7 +152,7 @@ def _reduced(
 ) -> list[Place | None]:
     """Reductions over axes that are not the rows'."""
     tensor, place = known
-    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if dim is None or isinstance(dim, Tensor | bool):
         return []
     axes = [int(d) % tensor.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])]

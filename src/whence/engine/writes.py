@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def makes_constants(name: str) -> bool:
@@ -20,23 +20,20 @@ UNSAID_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"}) 
 def written_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[Tensor]:
     """The tensors that this call may write to."""
     if name in UNSAID_WRITES:
-        return tensors_in([*args[1:5], kwargs.get("running_mean"), kwargs.get("running_var")])
+        return (t for t in tensors_in(args[1:5]) if not isinstance(t, nn.Parameter))
     return tensors_in([target_of(args, kwargs), kwargs.get("out")])
 
 
 def target_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an in-place op writes to: a tensor, or for foreach ops a list of them."""
-    return args[0] if args else kwargs.get("input")
+    return args[0] if args else None
 
 
 def out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
     def run(*args: Any, **kwargs: Any) -> Tensor:
         first = target_of(args, kwargs)
         fresh: Tensor = first.clone()
-        if args:  # x.mul_(x): only the target is written to
-            function(fresh, *args[1:], **kwargs)
-        else:
-            function(**{**kwargs, "input": fresh})
+        function(fresh, *args[1:], **kwargs)  # x.mul_(x): only the target is written to
         return fresh
 
     return run

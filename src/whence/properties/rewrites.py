@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fusion
 from torch.overrides import TorchFunctionMode
 
+from whence.engine.arguments import placed
 from whence.engine.ops import family_of, spelling
 from whence.properties.functions import Scored
 
@@ -173,7 +174,7 @@ class _Mode(TorchFunctionMode):
         self.rewrite, self.count = rewrite, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        args, kwargs = placed(func, args, kwargs) if kwargs else (args, {})
         if not args or not isinstance(args[0], Tensor) or spelling(func).metadata:
             return func(*args, **kwargs)
         family = family_of(spelling(func).name, args, kwargs, [args[0]])
