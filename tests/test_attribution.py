@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,58 @@ def test_any_shape_and_any_text_survives(shape: list[int], word: str) -> None:
         a.save(Path(folder) / "a.safetensors")
         b = whence.Attribution.load(Path(folder) / "a.safetensors")
     assert all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
+
+
+OPENS = {
+    "html": b"<!doctype html>",
+    "png": b"\x89PNG",
+    "svg": b"<?xml",
+    "pdf": b"%PDF",
+    "json": b"{",
+    "csv": b"method,",
+}
+
+
+@pytest.mark.parametrize("kind", OPENS)
+def test_the_ending_says_what_is_written(kind: str, tmp_path: Path) -> None:
+    if kind in ("png", "svg", "pdf"):
+        pytest.importorskip("matplotlib")
+    a = text()
+    for name, found in {"a": a, "c": whence.Comparison({"x": a})}.items():
+        path = tmp_path / f"{name}.{kind.upper()}"
+        found.save(str(path))
+        assert path.read_bytes().startswith(OPENS[kind])
+    if kind == "json":
+        assert json.loads((tmp_path / "a.JSON").read_text())["method"] == "input_x_gradient"
+
+
+def test_an_ending_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+    a = cnn()
+    with pytest.raises(whence.ParameterError, match=r"a.pt' ends in none of html, png, .*, csv, safetensors"):
+        a.save(tmp_path / "a.pt")
+    with pytest.raises(whence.ParameterError, match="ends in none of html, png, svg, pdf, json, csv.\n"):
+        whence.Comparison({"x": a}).save(tmp_path / "c.safetensors")
+    with pytest.raises(whence.ParameterError, match="'' ends in none|c' ends in none"):
+        whence.Comparison({"x": a}).save(tmp_path / "c")
+    assert not list(tmp_path.iterdir())
+    a.save(tmp_path / "a")  # without an ending: safetensors
+    assert len(whence.Attribution.load(tmp_path / "a")) == len(a)
+
+
+def test_pages_are_written_where_a_path_is_given(tmp_path: Path) -> None:
+    a = cnn()
+    for found in (a, whence.Comparison({"x": a})):
+        page = found.to_html(tmp_path / "a.html", title="A title")
+        assert (tmp_path / "a.html").read_text() == page
+        assert "<title>A title</title>" in page
+        with pytest.raises(whence.ParameterError, match=r"to_html\('A title'\) writes a page(.|\n)*title="):
+            found.to_html("A title")
+
+
+def test_a_picture_without_matplotlib_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(whence.ParameterError, match="A picture needs matplotlib, which is not installed"):
+        cnn().save(tmp_path / "a.png")
 
 
 def test_saving_follows_links_and_keeps_modes(tmp_path: Path) -> None:

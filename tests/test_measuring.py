@@ -158,7 +158,7 @@ X = torch.randn(24, 12, generator=torch.Generator().manual_seed(0))
 GOOD = ["input_x_gradient", "integrated_gradients", "lrp"]
 
 
-def test_the_better_method_is_recommended_and_a_useless_one_is_not() -> None:
+def test_the_better_method_is_recommended_and_a_useless_one_is_not(tmp_path: Path) -> None:
     def useless(model: Any, x: Tensor, target: Tensor) -> Tensor:
         return torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
 
@@ -171,6 +171,10 @@ def test_the_better_method_is_recommended_and_a_useless_one_is_not() -> None:
     assert by["integrated_gradients"].beats_random
     assert f"Take {found.best}" in str(found)
     assert "faithfulness" in found.to_html()
+    found.save(tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["best"] == found.best
+    with pytest.raises(whence.ParameterError, match="ends in none of html, json"):
+        found.save(tmp_path / "r.csv")
 
 
 def test_methods_that_say_the_same_are_within_the_noise() -> None:

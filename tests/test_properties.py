@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -302,7 +303,7 @@ def test_the_model_is_left_as_it_was() -> None:
 # ---- showing ----
 
 
-def test_the_table_prints_and_writes_itself() -> None:
+def test_the_table_prints_and_writes_itself(tmp_path: Path) -> None:
     table = whence.axioms(net(), rows(), methods=["gradient", "rollout"], only=["completeness", "linearity"])
     printed = str(table)
     assert printed.splitlines()[0].split() == ["method", "reference", "complete", "linear"]
@@ -322,6 +323,9 @@ def test_the_table_prints_and_writes_itself() -> None:
     assert len(lines) == 5
     assert lines[0][:4] == ["method", "reference_based", "property", "verdict"]
     assert repr(table) == "AxiomTable(2 methods, 2 properties, 1 fail)"
+    for kind in ("html", "csv", "json"):
+        table.save(tmp_path / f"t.{kind}")
+        assert (tmp_path / f"t.{kind}").read_text() == getattr(table, f"to_{kind}")()
 
 
 # ---- mistakes ----

@@ -262,7 +262,7 @@ def test_a_model_that_raises_for_one_row_fails_for_that_row() -> None:
             return super().forward(x)
 
     board = whence.evaluate(Fragile(), X, methods=["gradient"], metrics=["aopc"])
-    assert {(f.row, f.why) for f in board.failures} == {(4, "RuntimeError: boom")}
+    assert {(f.row, f.why) for f in board.failures} == {(4, "The model raised RuntimeError: boom")}
     assert board["gradient", "aopc"].rows == 5
 
 
@@ -317,9 +317,15 @@ def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
     assert told["metrics"]["log_odds"]["better"] == "lower"
     assert {cell["metric"] for cell in told["scores"] if cell["curve"]} == {"comprehensiveness", "sufficiency"}
     assert (tmp_path / "b.csv").read_text() == board.to_csv()
+    for kind in ("html", "csv", "json"):
+        board.save(tmp_path / f"again.{kind}")
+        assert (tmp_path / f"again.{kind}").read_text() == getattr(board, f"to_{kind}")(tmp_path / f"b.{kind}")
+        assert (tmp_path / f"again.{kind}").read_text() == (tmp_path / f"b.{kind}").read_text()
+    with pytest.raises(whence.ParameterError, match=r"b.safetensors' ends in none of html, csv, json, png, svg, pdf"):
+        board.save(tmp_path / "b.safetensors")
 
 
-def test_curves_are_drawn(board: whence.Scoreboard) -> None:
+def test_curves_are_drawn(board: whence.Scoreboard, tmp_path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -329,6 +335,8 @@ def test_curves_are_drawn(board: whence.Scoreboard) -> None:
     with pytest.raises(whence.ParameterError, match="no curve"):
         board.plot("log_odds")
     assert board.to_html().count("<polyline") == 6
+    board.save(tmp_path / "b.png")
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_intervals_hold_the_score_and_differences_are_paired(board: whence.Scoreboard) -> None:

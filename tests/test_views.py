@@ -64,7 +64,7 @@ def test_hostile_text_is_text_everywhere(bad, tmp_path, capsys):
     )  # fmt: skip
     tabular = attribution(torch.randn(1, 3), labels=[bad])
     for one in (a, bare, generated, tabular):
-        for page in (one.to_html(bad), one._repr_html_(), whence.Comparison({bad: one}).to_html()):
+        for page in (one.to_html(title=bad), one._repr_html_(), whence.Comparison({bad: one}).to_html()):
             assert "<script" not in page
             assert "<img src=x" not in page
             assert "<svg onload" not in page
@@ -103,7 +103,7 @@ def test_nothing_runs_in_a_browser(tmp_path):
     rows = [text_attribution(["fine", bad, "end"], label=bad) for bad in HOSTILE]
     sections = "".join(a._repr_html_() for a in rows)
     page = tmp_path / "page.html"
-    page.write_text(whence.Comparison(dict(zip(HOSTILE, rows, strict=True))).to_html("still") + sections)
+    page.write_text(whence.Comparison(dict(zip(HOSTILE, rows, strict=True))).to_html(title="still") + sections)
     dom, console, outside = chromium(page, tmp_path, "--dump-dom")
     assert "<title>still</title>" in dom
     assert "<script" not in dom

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whence.errors import InputError, ParameterError, Said, shown
 from whence.saying import clean, say
+from whence.writing import Place, page_written
 
 if TYPE_CHECKING:
     import pandas
@@ -246,11 +247,11 @@ class Attribution:
 
         return plot(self, ax, row, target, **how)
 
-    def to_html(self, title: str | None = None) -> str:
-        """A self-contained page."""
+    def to_html(self, path: Place = None, *, title: str | None = None) -> str:
+        """A self-contained page; written to a file, if there is a path."""
         from whence.views.html import page, section
 
-        return page(title or f"Whence: {self.method}", [section(self)])
+        return page_written(page(title or f"Whence: {self.method}", [section(self)]), path)
 
     def _repr_html_(self) -> str:
         from whence.views.html import section
@@ -258,14 +259,17 @@ class Attribution:
         return section(self)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file whose header holds the rest as JSON."""
-        from whence.store import save
+        """Write what the name's ending says: html, png, svg, pdf, json, csv or safetensors (also without an ending).
 
-        save(self, path)
+        A safetensors file holds all of it, the rest as JSON in its header, and is what `load` reads.
+        """
+        from whence.views.files import write
+
+        write(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Attribution:
-        """Read what `save` wrote."""
+        """Read a safetensors file that `save` wrote."""
         from whence.store import load
 
         return load(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from whence.attribution import Attribution
 from whence.engine.log import Step
 from whence.saying import clean, say
+from whence.writing import Place, page_written
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +55,17 @@ class Comparison(Mapping[str, Attribution]):
     def __repr__(self) -> str:
         return clean(f"Comparison({', '.join(self.found)})")
 
-    def to_html(self, title: str = "Whence: methods compared") -> str:
-        """A self-contained page, one section per method."""
+    def to_html(self, path: Place = None, *, title: str = "Whence: methods compared") -> str:
+        """A self-contained page, one section per method; written to a file, if there is a path."""
         from whence.views.html import compared, page
 
-        return page(title, [compared(self)])
+        return page_written(page(title, [compared(self)]), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html, png, svg, pdf, json or csv."""
+        from whence.views.files import write
+
+        write(self, path)
 
     def _repr_html_(self) -> str:
         from whence.views.html import compared

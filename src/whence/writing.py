@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from whence.errors import FileError
+from whence.errors import FileError, ParameterError
 
 
 def put(path: str | PathLike[str], content: bytes | str) -> None:
@@ -46,6 +46,26 @@ def _mode(place: Path) -> int | None:
     if not os.access(place, os.W_OK):
         raise OSError(0, "what is there may not be written")
     return place.stat().st_mode & 0o7777
+
+
+Place = str | PathLike[str] | None  # a file to write to, or none
+
+
+def written(text: str, path: Place) -> str:
+    """The text; written to a file too, if there is one."""
+    if path is not None:
+        put(path, text)
+    return text
+
+
+def page_written(page: str, path: Place) -> str:
+    """A page; written to a file too, if there is one: not under a name that was meant as its title."""
+    if path is not None and Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ParameterError(
+            f"to_html({fspath(path)!r}) writes a page, and this name does not end in .html.\n"
+            "  Give such a name; a page's title is to_html(title=…), and save(path) writes other forms."
+        )
+    return written(page, path)
 
 
 def csv_text(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:

@@ -16,7 +16,6 @@ from whence.cli.given import add_flags, add_inputs, by_method, given, listed, mo
 from whence.errors import FileError, InputError, ParameterError
 from whence.metrics import metrics
 from whence.saying import say, say_json
-from whence.writing import put
 
 _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
 _TABLES = ("html", "csv", "json")
@@ -191,22 +190,9 @@ def _mask(path: Path) -> Any:
 
 def _tell(found: Any, options: argparse.Namespace) -> None:
     for path in options.out:
-        _write(found, path)
+        found.save(path)
         say(f"written to {path}", sys.stderr)
     if options.json:
         say_json(found.to_json())
     elif not options.out:
         say(found)
-
-
-def _write(found: Any, path: Path) -> None:
-    kind = path.suffix.lower().removeprefix(".")
-    if kind in _TABLES:
-        put(path, getattr(found, f"to_{kind}")())
-        return
-    from whence.views.files import draw
-    from whence.views.plot import pyplot
-
-    pyplot().switch_backend("agg")  # no window, whatever the machine has
-    axes = found.plot()
-    draw((axes[0] if isinstance(axes, list) else axes).figure, path)

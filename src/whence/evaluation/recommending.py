@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
+from os import PathLike
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
 from whence.saying import say
+from whence.writing import Place, page_written, written
 
 FEW = 8  # rows, below which a bootstrap says nothing
 _TRIED, _SLOW = 8, 2.0  # rows that methods are tried on; seconds a row after which nothing more is tried
@@ -54,13 +56,13 @@ class Recommendation:
         good = [c for c in self.ranking if c.tied and c.beats_random]
         return min(good, key=lambda c: c.seconds).method if good else None
 
-    def to_json(self) -> str:
-        """The advice, the ranking, what was left out, and the table."""
+    def to_json(self, path: Place = None) -> str:
+        """The advice, the ranking, what was left out, and the table; written to a file, if there is a path."""
         told = {
             "best": self.best, "ranking": [asdict(choice) for choice in self.ranking],
             "left_out": dict(self.left_out), "board": json.loads(self.board.to_json()),
         }  # fmt: skip
-        return json.dumps(told, ensure_ascii=False, indent=1)
+        return written(json.dumps(told, ensure_ascii=False, indent=1), path)
 
     def show(self) -> None:
         """Print it."""
@@ -74,11 +76,17 @@ class Recommendation:
     def __repr__(self) -> str:
         return f"Recommendation({self.best})"
 
-    def to_html(self, title: str = "Whence: which method to trust here") -> str:
-        """A self-contained page."""
+    def to_html(self, path: Place = None, *, title: str = "Whence: which method to trust here") -> str:
+        """A self-contained page; written to a file, if there is a path."""
         from whence.views.html import page
 
-        return page(title, [self._repr_html_()])
+        return page_written(page(title, [self._repr_html_()]), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html or json."""
+        from whence.views.files import write
+
+        write(self, path)
 
     def _repr_html_(self) -> str:
         from whence.views.recommendation import section

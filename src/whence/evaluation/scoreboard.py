@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from os import PathLike
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.journal import said
 from whence.saying import say
-from whence.writing import csv_text, put
+from whence.writing import Place, csv_text, page_written, written
 
 _DRAWS = 1000
 
@@ -149,19 +150,25 @@ class Scoreboard:
 
         return plot(self, metric, ax)
 
-    def to_html(self, title: str = "Whence: methods measured") -> str:
-        """A self-contained page."""
+    def to_html(self, path: Place = None, *, title: str = "Whence: methods measured") -> str:
+        """A self-contained page; written to a file, if there is a path."""
         from whence.views.html import page
         from whence.views.scoreboard import section
 
-        return page(title, [section(self)])
+        return page_written(page(title, [section(self)]), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html, csv, json, png, svg or pdf."""
+        from whence.views.files import write
+
+        write(self, path)
 
     def _repr_html_(self) -> str:
         from whence.views.scoreboard import section
 
         return section(self)
 
-    def to_csv(self, path: Any = None) -> str:
+    def to_csv(self, path: Place = None) -> str:
         """One line per method and metric; written to a file, if there is a path."""
         lines = [
             [method, column.name, column.better, s.value, s.low, s.high, s.median, s.rows]
@@ -169,9 +176,10 @@ class Scoreboard:
             for method in self.methods
             for s in [self[method, column.name]]
         ]
-        return _kept(csv_text(["method", "metric", "better", "value", "low", "high", "median", "rows"], lines), path)
+        head = ["method", "metric", "better", "value", "low", "high", "median", "rows"]
+        return written(csv_text(head, lines), path)
 
-    def to_json(self, path: Any = None) -> str:
+    def to_json(self, path: Place = None) -> str:
         """Everything in the table: settings, scores, costs, failures, mean curves; NaN is null."""
         cells = [
             {
@@ -194,17 +202,11 @@ class Scoreboard:
             "cost": {method: dict(own) for method, own in self.cost.items()},
             "failures": [str(failure) for failure in self.failures],
         }
-        return _kept(json.dumps(told, ensure_ascii=False, indent=1), path)
+        return written(json.dumps(told, ensure_ascii=False, indent=1), path)
 
     def _plain_curve(self, method: str, metric: str) -> Any:
         found = self.curve(method, metric)
         return None if found is None else [found[0], [_number(y) for y in found[1]]]
-
-
-def _kept(text: str, path: Any) -> str:
-    if path is not None:
-        put(path, text)
-    return text
 
 
 def _number(value: float) -> float | None:

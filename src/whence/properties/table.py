@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from os import PathLike
 from typing import Any, Literal
 
 from whence.errors import ParameterError, did_you_mean
-from whence.writing import csv_text
+from whence.writing import Place, csv_text, page_written, written
 
 Verdict = Literal["yes", "no", "not refuted", "–"]
 MEANING = {
@@ -109,30 +110,37 @@ class AxiomTable(Mapping[tuple[str, str], Cell]):
     def __repr__(self) -> str:
         return f"AxiomTable({len(self.methods)} methods, {len(self.properties)} properties, {len(self.failing)} fail)"
 
-    def to_html(self, title: str = "Whence: properties, measured") -> str:
-        """A self-contained page."""
+    def to_html(self, path: Place = None, *, title: str = "Whence: properties, measured") -> str:
+        """A self-contained page; written to a file, if there is a path."""
         from whence.views.axioms import page_of
 
-        return page_of(self, title)
+        return page_written(page_of(self, title), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html, csv or json."""
+        from whence.views.files import write
+
+        write(self, path)
 
     def _repr_html_(self) -> str:
         from whence.views.axioms import section
 
         return section(self)
 
-    def to_json(self) -> str:
-        """Everything, as JSON."""
+    def to_json(self, path: Place = None) -> str:
+        """Everything, as JSON; written to a file, if there is a path."""
         cells = [asdict(cell) for cell in self.cells.values()]
-        return json.dumps({"facts": self.facts, "reference_based": self.reference, "cells": cells}, ensure_ascii=False)
+        told = {"facts": self.facts, "reference_based": self.reference, "cells": cells}
+        return written(json.dumps(told, ensure_ascii=False), path)
 
-    def to_csv(self) -> str:
-        """One line per cell."""
+    def to_csv(self, path: Place = None) -> str:
+        """One line per cell; written to a file, if there is a path."""
         head = ["method", "reference_based", "property", "verdict", "number", "witness", "note"]
         lines = [
             [c.method, self.reference[c.method], c.property, c.verdict, c.number, c.witness, c.note]
             for c in self.cells.values()
         ]
-        return csv_text(head, lines)
+        return written(csv_text(head, lines), path)
 
 
 def _size(cell: Cell) -> float:

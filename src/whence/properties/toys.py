@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whence.properties.table import AxiomTable, Cell, Verdict
-from whence.writing import csv_text
+from whence.writing import Place, csv_text, page_written, written
 
 
 class Toy(nn.Module):
@@ -108,29 +109,35 @@ class SeedTable:
 
         return printed_seed(self)
 
-    def to_html(self, title: str = "Whence: the seeds' property table, measured") -> str:
-        """A self-contained page."""
+    def to_html(self, path: Place = None, *, title: str = "Whence: the seeds' property table, measured") -> str:
+        """A self-contained page; written to a file, if there is a path."""
         from whence.views.axioms import page_of_seed
 
-        return page_of_seed(self, title)
+        return page_written(page_of_seed(self, title), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html, csv or json."""
+        from whence.views.files import write
+
+        write(self, path)
 
     def _repr_html_(self) -> str:
         from whence.views.axioms import seed_section
 
         return seed_section(self)
 
-    def to_json(self) -> str:
-        """The entries, as JSON."""
-        return json.dumps([asdict(entry) for entry in self.entries.values()], ensure_ascii=False)
+    def to_json(self, path: Place = None) -> str:
+        """The entries, as JSON; written to a file, if there is a path."""
+        return written(json.dumps([asdict(entry) for entry in self.entries.values()], ensure_ascii=False), path)
 
-    def to_csv(self) -> str:
-        """One line per entry."""
+    def to_csv(self, path: Place = None) -> str:
+        """One line per entry; written to a file, if there is a path."""
         head = ["property", "method", "seed", "measured", "number", "where", "against"]
         lines = [
             [e.property, e.method, e.seed, e.measured, e.number, e.where, "; ".join(e.against)]
             for e in self.entries.values()
         ]
-        return csv_text(head, lines)
+        return written(csv_text(head, lines), path)
 
 
 def seed_table(methods: Any = None, *, seed: int = 0) -> SeedTable:

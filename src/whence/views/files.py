@@ -6,34 +6,78 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from whence import store
 from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
+from whence.evaluation.scoreboard import Scoreboard
 from whence.views.parts import maps
+from whence.views.plot import pyplot, titled
 from whence.writing import csv_text, put
 
 Result = Attribution | Comparison
+Writer = Callable[[Any, Path], None]
 
 
-def write(found: Result, path: Path) -> None:
-    """Write an attribution or a comparison to a file: html, png, svg, pdf, json, csv or safetensors."""
-    FORMS[check(path)](found, path)
+def write(found: Any, path: str | PathLike[str]) -> None:
+    """Write a result to a file in the form that its name's ending says; an attribution also without an ending."""
+    place = Path(path)
+    if isinstance(found, Attribution) and not place.suffix:
+        return store.save(found, place)
+    forms = forms_of(found)
+    forms[form_of(place, forms)](found, place)
+    return None
+
+
+def forms_of(found: Any) -> Mapping[str, Writer]:
+    """The forms that a result can be written in, and how."""
+    if isinstance(found, Attribution):
+        return FORMS
+    if isinstance(found, Comparison):
+        return {kind: writer for kind, writer in FORMS.items() if kind != "safetensors"}
+    tables: dict[str, Writer] = {kind: _table for kind in ("html", "csv", "json") if hasattr(found, f"to_{kind}")}
+    return tables | (dict.fromkeys(("png", "svg", "pdf"), _curves) if isinstance(found, Scoreboard) else {})
+
+
+def form_of(path: Path, known: Iterable[str]) -> str:
+    """The form that a name asks for, if it is one of these."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in known:
+        raise ParameterError(f"{str(path)!r} ends in none of {', '.join(known)}.\n  Give a name that does.")
+    return kind
 
 
 def check(path: Path, forms: Iterable[str] | None = None) -> str:
     """The form that a name asks for, if it is one of these and such a file can be written there."""
-    kind = path.suffix.lower().removeprefix(".")
-    known = list(FORMS if forms is None else forms)
-    if kind not in known:
-        raise ParameterError(f"{str(path)!r} ends in none of {', '.join(known)}.\n  Give a name that does.")
+    kind = form_of(path, list(FORMS if forms is None else forms))
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
     return kind
+
+
+def _table(found: Any, path: Path) -> None:
+    put(path, getattr(found, f"to_{path.suffix.lower().removeprefix('.')}")())
+
+
+def _curves(found: Scoreboard, path: Path) -> None:
+    from whence.views import scoreboard
+
+    axes = scoreboard.plot(found, None, None, _figure)
+    draw((axes[0] if isinstance(axes, list) else axes).figure, path)
+
+
+def _figure(**how: Any) -> Any:
+    """A figure of its own, which no window shows."""
+    pyplot()
+    from matplotlib.figure import Figure
+
+    return Figure(**how)
 
 
 def _html(found: Result, path: Path) -> None:
@@ -44,10 +88,8 @@ def _json(found: Result, path: Path) -> None:
     put(path, json.dumps(plain(found), ensure_ascii=False, indent=1) + "\n")
 
 
-def _safetensors(found: Result, path: Path) -> None:
-    if isinstance(found, Comparison):
-        raise ParameterError("A safetensors file holds one attribution, and this is a comparison.\n  Use json or html.")
-    found.save(path)
+def _safetensors(found: Attribution, path: Path) -> None:
+    store.save(found, path)
 
 
 def _csv(found: Result, path: Path) -> None:
@@ -61,15 +103,10 @@ def _csv(found: Result, path: Path) -> None:
 
 
 def _picture(found: Result, path: Path) -> None:
-    from whence.views.plot import pyplot, titled
-
-    pyplot()
-    from matplotlib.figure import Figure
-
     named = _named(found)
     rows = min(12, len(next(iter(named.values()))))
     tall = 1.3 if all(_is_text(a) for a in named.values()) else 3.2
-    figure = Figure(figsize=(8, tall * rows * len(named)), layout="constrained")
+    figure = _figure(figsize=(8, tall * rows * len(named)), layout="constrained")
     figure.set_dpi(150)
     axes = figure.subplots(rows * len(named), 1, squeeze=False)[:, 0]
     for i, axis in enumerate(axes):
@@ -90,7 +127,7 @@ def _is_text(a: Attribution) -> bool:
     return isinstance(a.values, Tensor) and a.units is not None and a.values.dim() == 2
 
 
-FORMS: dict[str, Callable[[Result, Path], None]] = {
+FORMS: dict[str, Writer] = {
     "html": _html, "png": _picture, "svg": _picture, "pdf": _picture, "json": _json, "csv": _csv,
     "safetensors": _safetensors,
 }  # fmt: skip

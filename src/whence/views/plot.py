@@ -59,7 +59,9 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise ParameterError("plot() needs matplotlib, which is not installed.\n  pip install 'whence[plot]'") from None
+        raise ParameterError(
+            "A picture needs matplotlib, which is not installed.\n  pip install 'whence[plot]'"
+        ) from None
     return plt
 
 

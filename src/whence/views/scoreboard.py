@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from whence.errors import ParameterError
@@ -170,7 +171,7 @@ def _drawn(board: Scoreboard, column: Column) -> str:
     )
 
 
-def plot(board: Scoreboard, metric: str | None, ax: Any) -> Any:
+def plot(board: Scoreboard, metric: str | None, ax: Any, new: Callable[..., Any] | None = None) -> Any:
     """Mean curves with matplotlib; of attention erasure, boxes of shares and a scatter of differences."""
     drawn = [c for c in board.columns if c.metric in _OWN or any(board.curve(m, c.name) for m in board.methods)]
     chosen = drawn if metric is None else [c for c in drawn if c.name == metric]
@@ -178,7 +179,8 @@ def plot(board: Scoreboard, metric: str | None, ax: Any) -> Any:
         raise ParameterError(f"There is no curve of {metric or 'these metrics'!r}.\n  Plot one of the removal metrics.")
     if ax is not None and len(chosen) > 1:
         raise ParameterError("One pair of axes holds one metric.\n  Name it: plot(metric, ax).")
-    made = None if ax is not None else pyplot().figure(figsize=(5 * len(chosen), 3.6), layout="constrained")
+    new = new or pyplot().figure
+    made = None if ax is not None else new(figsize=(5 * len(chosen), 3.6), layout="constrained")
     axes = [ax] if made is None else made.subplots(1, len(chosen), squeeze=False)[0]
     for here, column in zip(axes, chosen, strict=True):
         _OWN.get(column.metric, _curves)(board, column, here)
