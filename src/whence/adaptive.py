@@ -45,7 +45,7 @@ class Goal:
 class State:
     """One row's integral so far."""
 
-    total: Tensor = field(default_factory=lambda: torch.zeros(()))  # all explained values in one vector
+    total: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))  # all explained values in one vector
     evaluations: int = 0
     error: float = float("inf")  # estimated, relative to the absolute sum of the answer
     gap: float = float("inf")
@@ -89,8 +89,8 @@ class Interpolated(State):
         pieces, errors, residuals, parts = [], [], [], []
         for line, weight in enumerate(self.weights):
             alphas = sorted(self.nodes[line])
-            scores = torch.tensor([self.nodes[line][a][0] for a in alphas], dtype=torch.float64)
             slopes = torch.stack([self.nodes[line][a][1] for a in alphas])  # (nodes, inputs)
+            scores = torch.tensor([self.nodes[line][a][0] for a in alphas], dtype=torch.float64, device=slopes.device)
             fine = torch.from_numpy(panels(alphas, 6)).to(slopes) * weight
             apart = fine - torch.from_numpy(panels(alphas, 4)).to(slopes) * weight
             pieces += [(line, a, b) for a, b in pairwise(alphas)]

@@ -44,7 +44,7 @@ def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[An
         if isinstance(value, Tensor) and (subject.underneath.get(name) != "ids" or _is_ids(value)):
             _filled(name, value, subject.inputs[name])
         elif not isinstance(value, str | Tensor):
-            _filled(name, value, torch.zeros(()))
+            _filled(name, value, torch.zeros((), device="cpu"))
     return (given,)
 
 
@@ -124,7 +124,7 @@ def recorded(subject: Subject, which: int = 0) -> Subject:
         values[name] = Instead(value, None if real is None or bool(real.all()) else real)
     at_reference = replace(subject, values=values, facts=Facts())
     if _serves_all(subject, values):
-        return replace(at_reference.take(torch.zeros(1, dtype=torch.long)), target=subject.target)
+        return replace(at_reference.take(torch.zeros(1, dtype=torch.long, device="cpu")), target=subject.target)
     return at_reference
 
 
@@ -188,7 +188,7 @@ def referred(subject: Subject, baseline: Any) -> Subject:
     if subject.at is not None and embedded:
         pinned = _without_at(pinned)
     if _one_for_all(pinned, given):
-        pinned = replace(pinned.take(torch.zeros(1, dtype=torch.long)), target=pinned.target)
+        pinned = replace(pinned.take(torch.zeros(1, dtype=torch.long, device="cpu")), target=pinned.target)
     inputs, values = dict(pinned.inputs), {}
     for name, value in given.items():
         if name in embedded:

@@ -27,7 +27,7 @@ class Coalitions:
 
 def every(n: int) -> Coalitions:
     """All 2ⁿ coalitions of n players: bit i of a number says whether player i is there."""
-    return Coalitions(2**n, lambda which: (which[:, None] >> torch.arange(n)) % 2 == 1)
+    return Coalitions(2**n, lambda which: (which[:, None] >> torch.arange(n, device="cpu")) % 2 == 1)
 
 
 def listed(coalitions: Tensor) -> Coalitions:
@@ -49,9 +49,9 @@ class Players:
         subject, score = self.subject, self.subject.facts.score
         assert score is not None
         counts = [asked.count for asked in coalitions]
-        found = [torch.zeros(count, score.shape[1], dtype=torch.float64) for count in counts]
-        rows = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        numbers = torch.cat([torch.arange(count) for count in counts])
+        found = [torch.zeros(count, score.shape[1], dtype=torch.float64, device="cpu") for count in counts]
+        rows = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
+        numbers = torch.cat([torch.arange(count, device="cpu") for count in counts])
 
         def work(run: Tensor, items: Tensor) -> Tensor:
             which = of(numbers, items, 0)

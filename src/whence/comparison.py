@@ -38,7 +38,7 @@ class Comparison(Mapping[str, Attribution]):
         nothing, because all of a row's values are the same; such rows take no part in the mean.
         """
         ranks = [_ranks(a) for a in self.found.values()]  # each (rows, units)
-        none = torch.tensor(float("nan"), dtype=torch.float64)
+        none = torch.tensor(float("nan"), dtype=torch.float64, device="cpu")
         return torch.stack(
             [torch.stack([(a * b).sum(1).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
         )

@@ -27,15 +27,15 @@ def account(
     """
     assert ledger is not None
     shape = done.score.shape
-    begun = torch.ones(shape, dtype=torch.float64) if start is None else start.double().cpu()
+    begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
     arrived: Any = sum(value.detach().double().flatten(2).sum(2).cpu() for value in found.values())
     entries = sorted(ledger.entries, key=lambda entry: entry.number)
     losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
     lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)
     halved = _table([entry.halved for entry in entries if entry.halved], shape).sum(0)
     kinds = list(dict.fromkeys(kind for _, kind, _ in losses))
-    of_kind = torch.tensor([kinds.index(kind) for _, kind, _ in losses], dtype=torch.long)
-    by_kind = torch.zeros(len(kinds), *shape, dtype=torch.float64).index_add(0, of_kind, lost)
+    of_kind = torch.tensor([kinds.index(kind) for _, kind, _ in losses], dtype=torch.long, device="cpu")
+    by_kind = torch.zeros(len(kinds), *shape, dtype=torch.float64, device="cpu").index_add(0, of_kind, lost)
     rest = begun - arrived - by_kind.sum(0)
     carried = _table([b.carried for b in ledger.boundaries], shape)
     after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
@@ -77,23 +77,23 @@ def account(
 def _after(ledger: Ledger, losses: Sequence[Any], lost: Tensor, of_kind: Tensor, kinds: int) -> Tensor:
     """What the ops after each boundary lost, by kind."""
     _, rows, targets = lost.shape
-    spread = torch.zeros(len(losses), kinds, rows, targets, dtype=torch.float64)
-    spread[torch.arange(len(losses)), of_kind] = lost
+    spread = torch.zeros(len(losses), kinds, rows, targets, dtype=torch.float64, device="cpu")
+    spread[torch.arange(len(losses), device="cpu"), of_kind] = lost
     behind = torch.cat([spread.flip(0).cumsum(0).flip(0), spread.new_zeros(1, kinds, rows, targets)])
-    numbers = torch.tensor([entry.number for entry, _, _ in losses], dtype=torch.long)
-    boundaries = torch.tensor([b.number for b in ledger.boundaries], dtype=torch.long)
+    numbers = torch.tensor([entry.number for entry, _, _ in losses], dtype=torch.long, device="cpu")
+    boundaries = torch.tensor([b.number for b in ledger.boundaries], dtype=torch.long, device="cpu")
     return behind[torch.searchsorted(numbers, boundaries, right=True)]
 
 
 def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Tensor:
     """(columns, rows, targets); what was not met is 0."""
     rows, targets = shape
-    zero = torch.zeros(rows, dtype=torch.float64)
+    zero = torch.zeros(rows, dtype=torch.float64, device="cpu")
     filled = [
         torch.stack([zero if k >= len(c) or (found := c[k]) is None else found.cpu() for k in range(targets)], 1)
         for c in columns
     ]
-    return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64)
+    return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64, device="cpu")
 
 
 def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor, fine: float) -> None:

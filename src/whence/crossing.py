@@ -53,8 +53,9 @@ def propagate(
     r: Relevance = {}
     for group in calls:
         for query, key, m in group:
-            r.setdefault((query, query), torch.eye(m.shape[-2]).to(m).expand(*m.shape[:-2], -1, -1))
-            r.setdefault((key, key), torch.eye(m.shape[-1]).to(m).expand(*m.shape[:-2], -1, -1))
+            for stream, n in ((query, m.shape[-2]), (key, m.shape[-1])):
+                eye = torch.eye(n, dtype=m.dtype, device=m.device)
+                r.setdefault((stream, stream), eye.expand(*m.shape[:-2], -1, -1))
         added: list[tuple[tuple[Any, Any], Tensor]] = []
         for query, key, m in group:
             if query == key:
@@ -70,7 +71,7 @@ def propagate(
 
 def _normalised(r: Tensor) -> Tensor:
     """I + (R − I) / rowsum(R − I), and 0 for empty rows of R − I."""
-    eye = torch.eye(r.shape[-1]).to(r)
+    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device)
     rest = r - eye
     total = rest.sum(-1, keepdim=True)
     return eye + torch.where(total == 0, torch.zeros_like(rest), rest / total.masked_fill(total == 0, 1))

@@ -67,7 +67,8 @@ def polyline(subject: Subject, points: Any) -> Lines:
 def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
     """The path γ(α) that a function gives, and its speed dγ/dα by automatic differentiation."""
     keys = list(subject.pinned().values)
-    dtype = torch.promote_types(next(iter(subject.pinned().values.values())).dtype, torch.float32)
+    first = next(iter(subject.pinned().values.values()))
+    dtype = torch.promote_types(first.dtype, torch.float32)
 
     @functools.lru_cache(maxsize=256)
     def at(alpha: float) -> tuple[Values, Values]:
@@ -75,7 +76,7 @@ def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
             values = _values(subject, function(point), f"path({alpha:g})")
             return tuple(values[key] for key in keys)
 
-        point = torch.tensor(alpha, dtype=dtype)
+        point = torch.tensor(alpha, dtype=dtype, device=first.device)
         with torch.enable_grad():
             values, speed = torch.autograd.functional.jvp(flat, point, torch.ones_like(point))
         return dict(zip(keys, values, strict=True)), dict(zip(keys, speed, strict=True))

@@ -26,7 +26,9 @@ def batches(
     and a few megabytes at least; out of memory, passes are halved.
     """
     bound = not _free(subject)
-    queue = deque(_in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows)), cost))
+    queue = deque(
+        _in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows), device="cpu"), cost)
+    )
     while queue:
         run, items = queue.popleft()
         try:
@@ -43,7 +45,7 @@ def batches(
 
 def of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
     """The values of items, and something else for those that only fill a place."""
-    return torch.where(items < 0, torch.as_tensor(otherwise, dtype=values.dtype), values[items.clamp(min=0)])
+    return torch.where(items < 0, values.new_tensor(otherwise), values[items.clamp(min=0)])
 
 
 def _packed(subject: Subject, rows: Tensor, items: Tensor, cost: float) -> Iterator[tuple[Tensor, Tensor]]:
@@ -56,7 +58,8 @@ def _in_place(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]
     for item, row in enumerate(rows.tolist()):
         waiting[row].append(item)
     for _ in range(max(map(len, waiting))):
-        yield torch.arange(subject.rows), torch.tensor([one.popleft() if one else -1 for one in waiting])
+        items = torch.tensor([one.popleft() if one else -1 for one in waiting], device="cpu")
+        yield torch.arange(subject.rows, device="cpu"), items
 
 
 def _most(subject: Subject, cost: float) -> int:
@@ -81,7 +84,7 @@ def _free(subject: Subject) -> bool:
     notes = subject.notes
     if notes.free is None:
         score = subject.facts.score if subject.facts.score is not None else subject.pinned().run(gradient=False).score
-        order = torch.tensor([0, *range(subject.rows)][: subject.batch_size])
+        order = torch.tensor([0, *range(subject.rows)][: subject.batch_size], device="cpu")
         notes.free = _scores_alike(subject.take(order), score[order.to(score.device)])
     return notes.free
 

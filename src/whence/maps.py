@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.attention import fused_back
+from whence.engine.audit import born_in_a_pass
 from whence.engine.call import Call, Gradients, derivative
 from whence.engine.capture import Site, layer_of, layers
 from whence.engine.rows import place_of
@@ -129,10 +130,10 @@ class Reading:
                 self._reduce(found, kept, None, place)
         elif site.kind == "input" and self._is_layer(site.path):
             self._runs[site.path] = self._runs.get(site.path, -1) + 1
-            if self.hidden and tensor.requires_grad:
+            if self.hidden and born_in_a_pass(tensor):
                 run, kept, turn = (site.path, self._runs[site.path]), tensor.detach(), _rows_first(tensor)
                 tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(turn((g * kept).sum(-1))))
-        elif site.kind == "output" and site.path in self.members and self.gradient and tensor.requires_grad:
+        elif site.kind == "output" and site.path in self.members and self.gradient and born_in_a_pass(tensor):
             stream = both(stream_of(tensor))[0]
             norms: list[Tensor] = []
             self.left[site.path] = (stream, norms)
@@ -318,7 +319,7 @@ def _shares(size: Tensor) -> Tensor:
 
 def _chosen(where: Any, real: Tensor) -> Tensor:
     """One row, or all of them, (rows, n)."""
-    positions = torch.arange(real.shape[1])
+    positions = torch.arange(real.shape[1], device=real.device)
     if where == "mean":
         return real / real.sum(1, keepdim=True)
     if where == "first":
@@ -326,7 +327,7 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     elif where == "last":
         index = (real * positions).argmax(1)
     elif isinstance(where, int) and not isinstance(where, bool) and -real.shape[1] <= where < real.shape[1]:
-        index = torch.full((len(real),), where % real.shape[1])
+        index = torch.full((len(real),), where % real.shape[1], device=real.device)
     else:
         raise ParameterError(
             f'readout={where!r} is not allowed.\n  Give "auto", "first", "last", "mean", or a position below '
@@ -337,9 +338,10 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
 
 def real_positions(subject: Subject, stream: Stream, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
-    dtype = torch.promote_types(next(iter(subject.facts.values.values())).dtype, torch.float32)
+    value = next(iter(subject.facts.values.values()))
+    dtype = torch.promote_types(value.dtype, torch.float32)
     for key in sorted(stream):
         mask = subject.real(key, (subject.rows, n))
         if mask is not None:
-            return mask.to(dtype)
-    return torch.ones(subject.rows, n, dtype=dtype)
+            return mask.to(value.device, dtype)
+    return torch.ones(subject.rows, n, dtype=dtype, device=value.device)

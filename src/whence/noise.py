@@ -32,11 +32,11 @@ def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Te
     generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)
     real = subject.real(key, value.shape)
     if real is None:
-        draw = torch.randn(value.shape[1:], generator=generator)
+        draw = torch.randn(value.shape[1:], generator=generator, device="cpu")
         return draw.to(value)
     noise = value.new_zeros(value.shape[1:])
     count = int(real[row].sum())
-    noise[real[row]] = torch.randn(count, *value.shape[2:], generator=generator).to(value)
+    noise[real[row]] = torch.randn(count, *value.shape[2:], generator=generator, device="cpu").to(value)
     return noise
 
 
@@ -45,5 +45,5 @@ def uniform(subject: Subject, count: int) -> Tensor:
     draws = []
     for seed in subject.seeds:
         generator = torch.Generator().manual_seed((seed * _STREAMS) % 2**63)
-        draws.append(torch.rand(count, generator=generator, dtype=torch.float64))
+        draws.append(torch.rand(count, generator=generator, dtype=torch.float64, device="cpu"))
     return torch.stack(draws)

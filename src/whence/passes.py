@@ -112,7 +112,7 @@ def _for_each_row(reference: Subject, subject: Subject) -> Subject:
     """The reference with as many rows as the subject: its own, where x' is put in their place."""
     if reference.values and all(isinstance(value, Instead) for value in reference.values.values()):
         return replace(subject, values=reference.values, facts=type(subject.facts)())
-    return reference.take(torch.zeros(subject.rows, dtype=torch.long))
+    return reference.take(torch.zeros(subject.rows, dtype=torch.long, device="cpu"))
 
 
 def _read_again(before: Pass, done: Pass) -> Pass:

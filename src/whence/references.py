@@ -169,7 +169,7 @@ def blurred(x: Tensor) -> Tensor:
 def _blurred(x: Tensor, axis: int, sigma: float) -> Tensor:
     """A Gaussian along one axis, the border repeated."""
     reach = min(math.ceil(3 * sigma), 10 * x.shape[axis])
-    offsets = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    offsets = torch.arange(-reach, reach + 1, dtype=torch.float64, device=x.device)
     weights = (-0.5 * (offsets / sigma) ** 2).exp()
     lines = x.movedim(axis, -1)
     flat = lines.reshape(-1, 1, lines.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))

@@ -198,7 +198,7 @@ class Subject:
             yield self
             return
         for start in range(0, self.rows, size):
-            yield self.take(torch.arange(start, min(start + size, self.rows)))
+            yield self.take(torch.arange(start, min(start + size, self.rows), device="cpu"))
 
     # ---- real units ----
 

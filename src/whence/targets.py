@@ -159,9 +159,9 @@ def several(target: Any) -> bool:
 
 def _indices(value: Any, what: str) -> Tensor:
     try:
-        index = torch.as_tensor(np.asarray(value) if isinstance(value, list) else value)
+        index = torch.as_tensor(np.asarray(value) if isinstance(value, list) else value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        index = torch.tensor(0.0)
+        index = torch.tensor(0.0, device="cpu")
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool or not index.numel():
         raise TargetError(
             f"{what} must hold whole numbers, and is {value!r}.\n"

@@ -41,9 +41,9 @@ def places(subject: Subject, name: str) -> list[int]:
 
 def along(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
     """Numbers that count blocks along some axes, in the order of memory; every other axis has the length 1."""
-    numbers = torch.zeros([1] * len(shape), dtype=torch.long)
+    numbers = torch.zeros([1] * len(shape), dtype=torch.long, device="cpu")
     for axis in axes:
-        block = torch.arange(shape[axis]) // side
+        block = torch.arange(shape[axis], device="cpu") // side
         numbers = numbers * (int(block[-1]) + 1) + block.view([-1 if a == axis else 1 for a in range(len(shape))])
     return numbers
 

@@ -28,7 +28,7 @@ def merged(a: Attribution) -> Attribution:
     for row, found in enumerate(groups):
         for place, group in enumerate(found):
             values[row, ..., place] = a.values[row][..., group].sum(-1)
-    real = torch.tensor([[place < len(found) for place in range(length)] for found in words])
+    real = torch.tensor([[place < len(found) for place in range(length)] for found in words], device="cpu")
     blank: Word = ("[PAD]", (0, 0), True)
     filled = [[*found, *[blank] * (length - len(found))] for found in words]
     return replace(

@@ -176,7 +176,7 @@ def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
         shape[axis] = len(whole)
         total, seen = tensor.new_zeros(shape), tensor.new_zeros(len(whole))
         for row, window in enumerate(windows):
-            places = torch.tensor(window.places)
+            places = torch.tensor(window.places, device=tensor.device)
             total = total.index_add(axis, places, tensor[row].narrow(axis, 0, len(places)))
             seen = seen.index_add(0, places, tensor.new_ones(len(places)))
         seen = seen.clamp(min=1).view([-1 if i == axis else 1 for i in range(len(shape))])
@@ -185,11 +185,11 @@ def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
     means: dict[str, Any] = {
         name: None if (given := getattr(a, name)) is None else given.mean(0, keepdim=True) for name in _PER_ROW
     }
-    facts: dict[str, Any] = text_facts([whole], {"input_ids": torch.zeros(1, len(whole))})
+    facts: dict[str, Any] = text_facts([whole], {"input_ids": torch.zeros(1, len(whole), device="cpu")})
     receipt = {**{k: v for k, v in a.receipt.items() if k not in a.receipt.get("per_row", ())}, "windows": len(windows)}
     receipt.pop("per_row", None)
     return replace(
         a, **means, **facts, values=mean(a.values), raw=mean(a.raw), positive=None, negative=None, kept={},
         labels=a.labels and a.labels[:1], target=a.target[:1], receipt=receipt,
-        real=torch.ones(1, len(whole), dtype=torch.bool),
+        real=torch.ones(1, len(whole), dtype=torch.bool, device="cpu"),
     )  # fmt: skip

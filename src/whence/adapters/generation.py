@@ -40,7 +40,7 @@ def complete(wrapped: Wrapped, text: str, tokens: int = 20) -> Continuation:
     limit = texts.limit_of(tokenizer, model.config)
     ids = _tokens(wrapped, (text,), limit).ids["input_ids"]
     written: list[int] = []
-    source = torch.tensor([ids])
+    source = torch.tensor([ids], device=wrapped.device)
     before = 1 if wrapped.task == "text2text-generation" else len(ids)
     if limit is not None and before >= limit:
         raise InputError(f"The text has {before} tokens, and the model takes {limit}: nothing can be written after it.")
@@ -54,9 +54,10 @@ def _write(wrapped: Wrapped, ids: list[int], source: Tensor, written: list[int],
     model = wrapped.model
     while len(written) < most:
         if wrapped.task == "text2text-generation":
-            inputs = {"input_ids": source, "decoder_input_ids": torch.tensor([[_start(model), *written]])}
+            decoder = torch.tensor([[_start(model), *written]], device=wrapped.device)
+            inputs = {"input_ids": source, "decoder_input_ids": decoder}
         else:
-            inputs = {"input_ids": torch.tensor([[*ids, *written]])}
+            inputs = {"input_ids": torch.tensor([[*ids, *written]], device=wrapped.device)}
         logits = blame.called(model, inputs, "dict", model).logits
         token = int(logits[0, -1].argmax())
         if token in ends and written:
@@ -93,8 +94,11 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
         tokens = _with(wrapped, tokens, wanted[:-1])
     if limit is not None and len(whole) > limit:
         raise InputError(f"Text and continuation have {len(whole)} tokens, and the model takes {limit}.")
-    inputs = {"input_ids": torch.tensor([whole]), "attention_mask": torch.ones(1, len(whole), dtype=torch.long)}
-    index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]])
+    inputs = {
+        "input_ids": torch.tensor([whole], device=wrapped.device),
+        "attention_mask": torch.ones(1, len(whole), dtype=torch.long, device=wrapped.device),
+    }
+    index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
     facts = text_facts([tokens], inputs) | {"labels": [wrapped.tokenizer.convert_ids_to_tokens(wanted)]}
     return Question(wrapped.model, inputs, Indices(index), [0], facts)
 
@@ -131,11 +135,11 @@ def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Qu
     wanted = _ids(wrapped, written)
     before = [_start(wrapped.model), *wanted[:-1]]
     inputs = {
-        "input_ids": torch.tensor([tokens.ids["input_ids"]]),
-        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
-        "decoder_input_ids": torch.tensor([before]),
+        "input_ids": torch.tensor([tokens.ids["input_ids"]], device=wrapped.device),
+        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long, device=wrapped.device),
+        "decoder_input_ids": torch.tensor([before], device=wrapped.device),
     }
-    index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]])
+    index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]], device="cpu")
     name = wrapped.tokenizer.convert_ids_to_tokens
     units = {"input_ids": [tokens.units], "decoder_input_ids": [name(before)]}
     return Question(wrapped.model, inputs, Indices(index), [0], {"text": [row[0]], "labels": [name(wanted)]}, units)

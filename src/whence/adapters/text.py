@@ -316,7 +316,7 @@ def words_in(text: str) -> list[Span]:
 # ---- batches ----
 
 
-def batch(tokens: Sequence[Tokens], pad: int) -> dict[str, Tensor]:
+def batch(tokens: Sequence[Tokens], pad: int, device: torch.device) -> dict[str, Tensor]:
     """Rows of one length, padded on the right; a mask says where."""
     length = max(map(len, tokens))
     names = {name for t in tokens for name in t.ids} | {"attention_mask"}
@@ -324,5 +324,5 @@ def batch(tokens: Sequence[Tokens], pad: int) -> dict[str, Tensor]:
     for name in sorted(names):
         fill = pad if name == "input_ids" else 0
         rows = [t.ids.get(name, [1] * len(t)) for t in tokens]
-        found[name] = torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
+        found[name] = torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows], device=device)
     return found

@@ -20,7 +20,7 @@ def pixels(processor: Any, images: Any) -> Tensor:
     if processor is None:
         raise InputError("This model has no image processor.\n  Wrap it with one, or give pixel tensors to the model.")
     found = processor(images=[_opened(row, place) for place, row in enumerate(rows)], return_tensors="pt")
-    return torch.as_tensor(found["pixel_values"])
+    return torch.as_tensor(found["pixel_values"], device="cpu")
 
 
 def shown(processor: Any, pixels: Tensor) -> Tensor | None:
@@ -30,7 +30,9 @@ def shown(processor: Any, pixels: Tensor) -> Tensor | None:
     found = pixels.detach().double().cpu()
     mean, deviation = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if getattr(processor, "do_normalize", True) and mean is not None and deviation is not None:
-        scale = [torch.as_tensor(part, dtype=torch.float64).view(1, -1, 1, 1) for part in (mean, deviation)]
+        scale = [
+            torch.as_tensor(part, dtype=torch.float64, device="cpu").view(1, -1, 1, 1) for part in (mean, deviation)
+        ]
         found = found * scale[1] + scale[0]
     return (found.clamp(0, 1) * 255).round().to(torch.uint8)
 

@@ -52,8 +52,8 @@ class Question:
         """A token in the place of all but special ones, as the tokenizer knows them."""
         if not isinstance(given, str) or given not in self.stand_ins:
             return self._of_rows(given)
-        special = torch.tensor(self.facts["special"])
-        return torch.where(special, self.inputs["input_ids"], self.stand_ins[given])
+        ids = self.inputs["input_ids"]
+        return torch.where(torch.tensor(self.facts["special"], device=ids.device), ids, self.stand_ins[given])
 
     def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A method's parameters; units="words" become numbers of words, special tokens never removed."""
@@ -71,7 +71,7 @@ class Question:
             pairs = list(zip(segments, words, strict=True))
             known = {pair: n for n, pair in enumerate(dict.fromkeys(p for p in pairs if p[1] is not None))}
             numbers.append([known.get(pair, -1) for pair in pairs])
-        return {**given, "units": torch.tensor(numbers)}
+        return {**given, "units": torch.tensor(numbers, device="cpu")}
 
     def seeds(self, given: Sequence[int]) -> list[int]:
         """The seeds of these rows, of all rows' seeds."""
@@ -107,6 +107,12 @@ class Wrapped:
         return getattr(self.processor, "tokenizer", self.processor)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is, and its inputs go."""
+        weights = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
+        return next((p.device for p in weights), torch.device("cpu"))
+
+    @property
     def _pad(self) -> int:
         own = getattr(getattr(self.model, "config", None), "pad_token_id", None)
         own = own if isinstance(own, int) else getattr(self.tokenizer, "pad_token_id", None)
@@ -127,9 +133,9 @@ class Wrapped:
             made = _made(self.processor, inputs)
             return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
         if self.task == "image-classification":
-            pixels = vision.pixels(self.processor, inputs).to(_dtype(self.model))
-            rows = list(range(len(pixels)))
+            pixels = vision.pixels(self.processor, inputs)
             shown = vision.shown(self.processor, pixels)
+            rows, pixels = list(range(len(pixels))), pixels.to(self.device, _dtype(self.model))
             return [Question(self.model, {"pixel_values": pixels}, self.target(target), rows, image=shown)]
         if self.task == "image-text-similarity":
             return [self._similarity(inputs, target)]
@@ -147,7 +153,10 @@ class Wrapped:
         """Row by row, so that nothing is padded; such a reader says what the units of a row are called."""
         rows = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         wanted = _per_row(self.target(target), len(rows))
-        made = [self.processor(row, place) for place, row in enumerate(rows)]
+        made = [
+            {name: tensor.to(self.device) for name, tensor in self.processor(row, place).items()}
+            for place, row in enumerate(rows)
+        ]
         if not rows:
             raise InputError("There is nothing to explain: no text, no molecule.\n  Give at least one.")
         return [
@@ -173,13 +182,13 @@ class Wrapped:
         if self.task != "text-classification":
             raise InputError(f'long="window" is for text classification, and this is {self.task}.\n  Use "truncate".')
         if wanted is None:
-            inputs = texts.batch(found, self._pad)
+            inputs = texts.batch(found, self._pad, self.device)
             with torch.no_grad(), scope(self.model):
                 wanted = int(blame.called(self.model, inputs, "dict", self.model).logits.mean(0).argmax())
         return replace(self._asked(found, [place], [wanted] * len(found)), windows=found)
 
     def _asked(self, tokens: list[Tokens], places: list[int], wanted: list[Any]) -> Question:
-        inputs = texts.batch(tokens, self._pad)
+        inputs = texts.batch(tokens, self._pad, self.device)
         model: Any = self.model
         target: Any = wanted
         if any(map(callable, wanted)):
@@ -231,10 +240,10 @@ class Wrapped:
         limit = texts.limit_of(self.tokenizer, getattr(self.model.config, "text_config", None))
         long = "error" if self.long == "window" else self.long  # one score has no windows
         tokens = [texts.tokens_of(self.tokenizer, (t,), limit, long, i, False)[0] for i, (_, t) in enumerate(pairs)]
-        words = texts.batch(tokens, self._pad)
+        words = texts.batch(tokens, self._pad, self.device)
         words.pop("token_type_ids", None)
         pixels = vision.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
-        pixels = pixels.to(_dtype(self.model))
+        pixels = pixels.to(self.device, _dtype(self.model))
         facts: dict[str, list[Any]] = {
             "units": [_padded(t.units, words) for t in tokens],
             "text": [t.text[0] for t in tokens],

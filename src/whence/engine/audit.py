@@ -16,6 +16,11 @@ _PLUMBING = frozenset(
 )
 
 
+def born_in_a_pass(tensor: Tensor) -> bool:
+    """Whether a hook on this tensor goes when the pass does; a parameter, or what else is the model's, keeps it."""
+    return tensor.requires_grad and hasattr(tensor, _MARK)
+
+
 class Marks:
     """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so."""
 

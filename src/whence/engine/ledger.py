@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.audit import born_in_a_pass
 from whence.engine.capture import Site
 from whence.engine.log import Step
 from whence.engine.origins import WEIGHTED, Life, origin_of
@@ -80,7 +81,7 @@ class Ledger:
     # ---- a listener of the pass ----
 
     def value(self, site: Site, tensor: Tensor) -> None:
-        if site.kind != "output" or not tensor.requires_grad or (self.only is not None and not self.only(site.path)):
+        if site.kind != "output" or not born_in_a_pass(tensor) or (self.only is not None and not self.only(site.path)):
             return
         place = place_of(tensor)
         if place is None and self.rows > 1:

@@ -337,7 +337,7 @@ class Flow(TorchFunctionMode):
         """Reading attention must not change it: what is written out gives what the model's own op gives."""
         with torch.no_grad():
             ours, theirs = (next(iter(tensors_in(t))).detach() for t in (found, func(*args, **kwargs)))
-        apart = torch.nan_to_num(ours - theirs).abs().max() if ours.numel() else torch.zeros(())
+        apart = torch.nan_to_num(ours - theirs).abs().max() if ours.numel() else torch.zeros((), device=ours.device)
         most = 2e3 * torch.finfo(ours.dtype).eps * torch.nan_to_num(theirs).abs().max()
         if bool(apart > most) or not torch.equal(ours.isnan(), theirs.isnan()):
             raise ModelError(

@@ -37,7 +37,7 @@ class Place:
 
     def numbers(self, shape: Sequence[int]) -> Tensor:
         """The row of each entry, as a view that takes no memory."""
-        along = (torch.arange(shape[self.axis]) // self.inner) % self.rows
+        along = (torch.arange(shape[self.axis], device="cpu") // self.inner) % self.rows
         return along.view([-1 if a == self.axis else 1 for a in range(len(shape))]).expand(*shape)
 
     def sums(self, tensor: Tensor) -> Tensor:

@@ -225,7 +225,7 @@ class Sites:
     def module_output(self, flow: Flow, path: str, output: Any) -> Any:
         """The module's output with its first tensor made live, if this is the call that is explained."""
         if flow.captures.active:
-            output = replace_first(output, lambda t: flow.captures.visit("output", path, t))
+            output = replace_first(output, lambda t: _shown(flow, "output", path, t))
         if flow.cut is not None and flow.cut(path):
             output = replace_first(output, lambda t: flow.cut_here(path, t))
         if path != self.path or not path:
@@ -291,11 +291,16 @@ def _floats(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+def _shown(flow: Flow, kind: str, path: str, tensor: Tensor) -> Tensor:
+    flow.is_live(tensor)  # marks what came out of ops that the mode never saw
+    return flow.captures.visit(kind, path, tensor)
+
+
 def _visit_first(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
     """Show the module's first tensor to the captures; give the arguments to go on with."""
 
     def visit(tensor: Tensor) -> Tensor:
-        return flow.captures.visit("input", path, tensor)
+        return _shown(flow, "input", path, tensor)
 
     if any(_floats(a) for a in args):
         return replace_first(args, visit), kwargs

@@ -349,7 +349,8 @@ def w_square() -> Weighted:
 
 def z_box(low: Any = None, high: Any = None) -> Weighted:
     """Inputs between two bounds: xW − lW⁺ − hW⁻; by default each row's own least and largest value."""
-    if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
+    ends = [torch.as_tensor(end, device="cpu") for end in (low, high) if end is not None]
+    if len(ends) == 2 and bool((ends[0] > ends[1]).any()):
         raise ParameterError(
             f"low={low!r} is above high={high!r}.\n  Give the least and the largest value of an input."
         )

@@ -81,12 +81,12 @@ class View:
     def order(self, *, absolute: bool = False, least: bool = False, among: Tensor | None = None) -> Tensor:
         """The removable units from the most relevant to the least, or the other way; ties by the seed."""
         free = (self.case.free if among is None else among).nonzero().flatten()
-        mixed = free[torch.randperm(len(free), generator=self.generator())]
+        mixed = free[torch.randperm(len(free), generator=self.generator(), device="cpu")]
         values = self.scores[mixed].abs() if absolute else self.scores[mixed]
         return mixed[values.argsort(descending=not least, stable=True)]
 
     def without(self, units: Tensor, operator: Any = "zero", noise: float = 0.0) -> Copy:
-        keep = torch.ones(len(self.scores), dtype=torch.bool)
+        keep = torch.ones(len(self.scores), dtype=torch.bool, device="cpu")
         keep[units] = False
         return Copy(keep, operator, noise)
 

@@ -131,11 +131,11 @@ def _made(
         )
     shape = tuple(x.shape[axis] for axis in places(subject, name))
     units = int(np.prod(shape, dtype=int))
-    real = torch.ones(units, dtype=torch.bool)
+    real = torch.ones(units, dtype=torch.bool, device="cpu")
     mask = subject.real(name, x.shape)
     if mask is not None:
         real = mask[0].cpu()
-    special = torch.tensor(told["special"]) if "special" in told else torch.zeros(units, dtype=torch.bool)
+    special = torch.tensor(told.get("special", [False] * units), device="cpu")
     if "special" not in told and subject.roles[name] == "ids":
         special = _special(subject, x[0])
     if not tokens:
@@ -157,7 +157,7 @@ def _configured(subject: Subject, kind: str) -> Any:
 
 def _special(subject: Subject, ids: Tensor) -> Tensor:
     known = [_configured(subject, kind) for kind in ("bos", "eos", "cls", "sep", "pad")]
-    return torch.isin(ids.cpu(), torch.tensor([n for n in known if isinstance(n, int)], dtype=ids.dtype))
+    return torch.isin(ids.cpu(), torch.tensor([n for n in known if isinstance(n, int)], dtype=ids.dtype, device="cpu"))
 
 
 def _black(processor: Any) -> Tensor | None:
@@ -165,7 +165,7 @@ def _black(processor: Any) -> Tensor | None:
     mean, deviation = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if mean is None or deviation is None or not getattr(processor, "do_normalize", True):
         return None
-    m, d = (torch.as_tensor(part, dtype=torch.float64).flatten() for part in (mean, deviation))
+    m, d = (torch.as_tensor(part, dtype=torch.float64, device="cpu").flatten() for part in (mean, deviation))
     return (-m / d).view(1, -1, 1, 1)
 
 
@@ -181,7 +181,7 @@ def _mask(given: Any, place: int) -> Tensor | None:
     if given is None:
         return None
     try:
-        found = given if isinstance(given, Tensor) else torch.as_tensor(np.array(given))
+        found = given if isinstance(given, Tensor) else torch.as_tensor(np.array(given), device="cpu")
     except (TypeError, ValueError):
         raise InputError(f"The mask of row {place} holds no numbers.\n  Give (height, width) of 0 and 1.") from None
     found = found[0] if found.dim() == 3 and len(found) == 1 else found

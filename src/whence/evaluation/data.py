@@ -63,7 +63,7 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
     if isinstance(data, DataLoader):
         return [row for batch in data for row in _of_loader(batch)]
     if isinstance(data, np.ndarray) and not isinstance(model, Wrapped):
-        return _rows(model, torch.as_tensor(data))
+        return _rows(model, torch.as_tensor(data, device="cpu"))
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
         data = [data[i] for i in range(len(data))]
     if not isinstance(data, Iterable):

@@ -114,7 +114,8 @@ class Explainer:
             return [CONTROLS[ranker.method](case) for case in cases]
         inputs = [case.given for case in cases] if isinstance(model, Wrapped) else together(cases)
         if ranker.function is not None:
-            values = torch.as_tensor(ranker.function(model, inputs, torch.tensor(list(targets))))
+            wanted = torch.tensor(list(targets), device="cpu")
+            values = torch.as_tensor(ranker.function(model, inputs, wanted), device="cpu")
             return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(cases))]
         options = {**self.options, **(ranker.params or {})}
         seed = int(options.pop("seed", self.seed))
@@ -130,7 +131,8 @@ class Explainer:
 
 def _bare(name: str, values: Tensor, target: int) -> Attribution:
     return Attribution(
-        values=values, raw=values, target=torch.tensor([target]), output_value=torch.zeros(1), method=name, params={},
+        values=values, raw=values, target=torch.tensor([target], device="cpu"),
+        output_value=torch.zeros(1, device="cpu"), method=name, params={},
         receipt={"forward_passes": 0, "backward_passes": 0},
     )  # fmt: skip
 
@@ -140,7 +142,7 @@ def edges(case: Case) -> Attribution:
     if not case.image:
         raise InputError("edges is a control for images.\n  Leave it out.")
     gray = case.x.detach().cpu().double().mean(1, keepdim=True)
-    across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]], dtype=torch.float64)
+    across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]], dtype=torch.float64, device="cpu")
     padded = nn.functional.pad(gray, (1, 1, 1, 1), mode="replicate")
     found = [nn.functional.conv2d(padded, filter_[None, None]) for filter_ in (across, across.T)]
     return _bare("edges", (found[0] ** 2 + found[1] ** 2).sqrt()[:, 0], 0)
@@ -205,7 +207,7 @@ def randomised(root: nn.Module, stage: int, stages: int, alone: bool, seed: int)
         for module in group:
             for p in module.parameters(recurse=False):
                 if p.is_floating_point():
-                    draw = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-                    spread = p.double().std(correction=0).cpu() if p.numel() > 1 else torch.zeros(())
+                    draw = torch.randn(p.shape, generator=generator, dtype=torch.float64, device="cpu")
+                    spread = p.double().std(correction=0).cpu() if p.numel() > 1 else torch.zeros((), device="cpu")
                     p.copy_(draw * spread + p.double().mean().cpu())
     return other

@@ -105,7 +105,8 @@ def recommend(
     """
     _check(rows, seconds, seed)
     whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
-    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))[:rows].sort().values.tolist()
+    draw = torch.Generator().manual_seed(seed)
+    order = sorted(torch.randperm(len(whole), generator=draw, device="cpu")[:rows].tolist())
     cases = [case for place in order if isinstance(case := read_case(model, whole[place], place, wrt), Case)]
     if len(cases) < 2:
         raise InputError(f"There are {len(cases)} rows that can be read, which show no spread.\n  Give at least 2.")
@@ -221,8 +222,11 @@ def _ranking(board: Scoreboard, left_out: dict[str, str]) -> tuple[Choice, ...]:
     values = torch.tensor(
         [[[board.results[m, c.name][r].value for r in rows] for c in board.columns] for m in names],
         dtype=torch.float64,
+        device="cpu",
     )  # (methods, metrics, rows)
-    signs = torch.tensor([1.0 if c.better == "higher" else -1.0 for c in board.columns], dtype=torch.float64)
+    signs = torch.tensor(
+        [1.0 if c.better == "higher" else -1.0 for c in board.columns], dtype=torch.float64, device="cpu"
+    )
     spread = values.std((0, 2)).clamp(min=1e-12)
     draws = [i for i, name in enumerate(names) if name in ("random", *_MORE)]
     scaled = (values * (signs / spread)[None, :, None]).mean(1)  # (methods, rows)

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_AROUND = torch.tensor([[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]], dtype=torch.float64)
+_AROUND = torch.tensor(
+    [[1 / 12, 1 / 6, 1 / 12], [1 / 6, 0, 1 / 6], [1 / 12, 1 / 6, 1 / 12]], dtype=torch.float64, device="cpu"
+)
 
 
 def imputed(x: Tensor, keep: Tensor, noise: float, draws: Sequence[torch.Generator]) -> Tensor:
@@ -28,7 +30,9 @@ def imputed(x: Tensor, keep: Tensor, noise: float, draws: Sequence[torch.Generat
     found = _solved(lambda u: gone * (total * u - _around(u)), right, image.mean((2, 3), keepdim=True) * gone)
     if noise:
         shape = found.shape[1:]
-        found = found + noise * torch.stack([torch.randn(shape, generator=own, dtype=torch.float64) for own in draws])
+        found = found + noise * torch.stack(
+            [torch.randn(shape, generator=own, dtype=torch.float64, device="cpu") for own in draws]
+        )
     return (image * known + gone * found).to(x)
 
 

@@ -104,7 +104,7 @@ class Scoreboard:
         curves = [r.curve for r in results.values() if r.curve is not None]
         if not curves:
             return None
-        y = torch.tensor([curve[1] for curve in curves], dtype=torch.float64)
+        y = torch.tensor([curve[1] for curve in curves], dtype=torch.float64, device="cpu")
         return list(curves[0][0]), y.nanmean(0).tolist()
 
     def seconds_per_row(self, method: str) -> float:
@@ -220,11 +220,11 @@ def _number(value: float) -> float | None:
 def _draws(rows: int, seed: int) -> Tensor:
     """How often each row comes in each draw, (draws + 1, rows); the first line is the data as it is."""
     if rows == 0:
-        return torch.zeros(1, 0, dtype=torch.float64)
+        return torch.zeros(1, 0, dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    picks = (torch.randint(rows, (rows,), generator=generator) for _ in range(_DRAWS))
+    picks = (torch.randint(rows, (rows,), generator=generator, device="cpu") for _ in range(_DRAWS))
     counts = [torch.bincount(pick, minlength=rows).double() for pick in picks]
-    return torch.stack([torch.ones(rows, dtype=torch.float64), *counts])
+    return torch.stack([torch.ones(rows, dtype=torch.float64, device="cpu"), *counts])
 
 
 def interval(values: Tensor, seed: int = 0) -> tuple[float, float]:
@@ -249,15 +249,17 @@ def surely_above(values: Tensor, seed: int = 0) -> Tensor:
 def _finished(column: Column, results: list[Result], draws: Tensor) -> Tensor:
     """The score of each draw: the mean of rows' values, or what the metric makes of its parts' sums."""
     if not results:
-        return torch.full((len(draws),), float("nan"), dtype=torch.float64)
+        return torch.full((len(draws),), float("nan"), dtype=torch.float64, device="cpu")
     combine = column.facts.get("combine")
     if combine is None:
-        values = torch.tensor([r.value for r in results], dtype=torch.float64)
+        values = torch.tensor([r.value for r in results], dtype=torch.float64, device="cpu")
         return draws @ values / draws.sum(1)
     names = list(results[0].parts)
-    parts = torch.tensor([[r.parts[name] for name in names] for r in results], dtype=torch.float64)
+    parts = torch.tensor([[r.parts[name] for name in names] for r in results], dtype=torch.float64, device="cpu")
     return torch.tensor(
-        [combine(dict(zip(names, line, strict=True))) for line in (draws @ parts).tolist()], dtype=torch.float64
+        [combine(dict(zip(names, line, strict=True))) for line in (draws @ parts).tolist()],
+        dtype=torch.float64,
+        device="cpu",
     )
 
 
@@ -265,7 +267,7 @@ def _scored(found: Tensor, rows: int, parts: Mapping[str, float]) -> Score:
     drawn = found[1:][~found[1:].isnan()]
     if len(drawn) == 0 or rows < 2:
         return Score(float(found[0]), float("nan"), float("nan"), rows, parts)
-    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64, device="cpu")).tolist()
     return Score(float(found[0]), low, high, rows, parts)
 
 

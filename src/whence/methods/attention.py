@@ -297,7 +297,7 @@ def _flows(reading: Reading, where: Any) -> State:
     state: State = {}
     for stream, row in readout(reading, where).items():
         maps = [m.stacked()[:, 0].double() for m in reading.maps if m.query == m.key == stream]
-        layers = [(a + torch.eye(a.shape[-1])) / 2 for a in maps]
+        layers = [(a + torch.eye(a.shape[-1], device=a.device)) / 2 for a in maps]
         found = [[max_flows([a[i] for a in layers], one.double()) for one in each] for i, each in enumerate(row)]
         state[stream] = torch.stack([torch.stack(each) for each in found]).to(row)
     return state

@@ -100,7 +100,8 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
     order = draws[:, 2 * samples :].argsort(1)
     line = order.repeat(1, -(-samples // len(ends)))[:, :samples]
     alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
-    return _at_points(subject, lines, line, alpha, torch.full((samples,), 1 / samples, dtype=torch.float64))
+    weight = torch.full((samples,), 1 / samples, dtype=torch.float64, device="cpu")
+    return _at_points(subject, lines, line, alpha, weight)
 
 
 # ---- integrals ----
@@ -114,7 +115,7 @@ def _integrated(
     nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
     count = len(lines.weights)
     alpha = torch.from_numpy(nodes).repeat(count).expand(subject.rows, -1)
-    line = torch.arange(count).repeat_interleave(len(nodes)).expand(subject.rows, -1)
+    line = torch.arange(count, device="cpu").repeat_interleave(len(nodes)).expand(subject.rows, -1)
     weight = torch.cat([torch.from_numpy(weights) * w for w in lines.weights])
     return _at_points(subject, lines, line, alpha, weight)
 
@@ -123,7 +124,7 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
     """The weighted sum of slopes at given points (rows, points) of each row."""
     wide, lines, k = _one_target_per_row(subject, lines)
     points = alpha.shape[1]
-    rows = torch.arange(wide.rows).repeat_interleave(points)
+    rows = torch.arange(wide.rows, device="cpu").repeat_interleave(points)
     line, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (line, alpha))
     total: list[Any] = [0] * wide.rows
     with bar(len(rows), subject.progress, subject.method) as count:
@@ -143,7 +144,7 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
     scheme, states = _refined(wide, lines, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.facts.score is not None
-    before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64)
+    before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
     subject.facts.before = before.to(subject.facts.score)
     subject.notes.facts |= {"scheme": scheme, "tolerance": tolerance}
     subject.notes.say(
@@ -175,7 +176,7 @@ def _one_by_one(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]
     """Rows refined each for itself, for models that branch by their values."""
     schemes, states = set(), []
     for row in range(wide.rows):
-        scheme, found = _refined(wide.take(torch.tensor([row])), _from_row(lines, row), goal)
+        scheme, found = _refined(wide.take(torch.tensor([row], device="cpu")), _from_row(lines, row), goal)
         schemes.add(scheme)
         states += found
     return " and ".join(sorted(schemes)), states
@@ -195,7 +196,7 @@ def _drive(subject: Subject, states: Sequence[Any], goal: Goal, evaluate: Evalua
     """Give the rows what they want until none wants more."""
     with bar(len(states), subject.progress, subject.method) as count:
         while asked := [(row, item) for row, state in enumerate(states) for item in state.wanted]:
-            rows = torch.tensor([row for row, _ in asked])
+            rows = torch.tensor([row for row, _ in asked], device="cpu")
             for i, score, found in evaluate(rows, [item for _, item in asked]):
                 row, item = asked[i]
                 states[row].take(item, score, found)
@@ -206,7 +207,8 @@ def _drive(subject: Subject, states: Sequence[Any], goal: Goal, evaluate: Evalua
 
 def _slopes(subject: Subject, lines: Lines) -> Evaluate:
     def evaluate(rows: Tensor, items: list[Any]) -> Any:
-        line, alpha = torch.tensor([i[0] for i in items]), torch.tensor([i[1] for i in items], dtype=torch.float64)
+        line = torch.tensor([i[0] for i in items], device="cpu")
+        alpha = torch.tensor([i[1] for i in items], dtype=torch.float64, device="cpu")
         return slopes(subject, lines, rows, line, alpha)
 
     return evaluate
@@ -214,8 +216,8 @@ def _slopes(subject: Subject, lines: Lines) -> Evaluate:
 
 def _secants(subject: Subject, lines: Lines) -> Evaluate:
     def evaluate(rows: Tensor, items: list[Any]) -> Any:
-        line = torch.tensor([i[0] for i in items])
-        start, end = (torch.tensor([i[side] for i in items], dtype=torch.float64) for side in (1, 2))
+        line = torch.tensor([i[0] for i in items], device="cpu")
+        start, end = (torch.tensor([i[side] for i in items], dtype=torch.float64, device="cpu") for side in (1, 2))
         return secants(subject, lines, rows, line, (start, end), PANEL_RULES)
 
     return evaluate
@@ -231,7 +233,7 @@ def _one_target_per_row(subject: Subject, lines: Lines) -> tuple[Subject, Lines,
     k = subject.facts.score.shape[1]
     if k == 1:
         return pinned, lines, 1
-    wide = pinned.take(torch.arange(subject.rows).repeat_interleave(k))
+    wide = pinned.take(torch.arange(subject.rows, device="cpu").repeat_interleave(k))
     assert isinstance(pinned.target, Tensor)
     wide = replace(wide, target=pinned.target.reshape(subject.rows * k, 1, -1))
     return wide, Lines(lines.weights, lambda rows, line, alpha: lines.place(rows // k, line, alpha)), k
@@ -259,8 +261,9 @@ def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
 
 def _start(subject: Subject, lines: Lines) -> Tensor:
     """The score where a path begins."""
-    rows = torch.arange(subject.rows)
-    there = subject.valued(lines.place(rows, torch.zeros_like(rows), torch.zeros(subject.rows, dtype=torch.float64))[0])
+    rows = torch.arange(subject.rows, device="cpu")
+    alpha = torch.zeros(subject.rows, dtype=torch.float64, device="cpu")
+    there = subject.valued(lines.place(rows, torch.zeros_like(rows), alpha)[0])
     return there.run(gradient=False).score[:, 0].detach()
 
 

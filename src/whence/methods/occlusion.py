@@ -60,13 +60,13 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
 
 def _each(n: int) -> Coalitions:
     """Everything, then all but each player."""
-    return Coalitions(n + 1, lambda which: torch.arange(1, n + 1) != which[:, None])
+    return Coalitions(n + 1, lambda which: torch.arange(1, n + 1, device="cpu") != which[:, None])
 
 
 def _means(windows: Coalitions, lost: Tensor) -> Tensor:
     """For each player, the mean of what was lost (windows, k) without the windows that hold it: (n, k)."""
-    total, times = torch.zeros(()), torch.zeros(())
-    for which in torch.arange(1, windows.count).split(_CHUNK):
+    total, times = torch.zeros((), device=lost.device), torch.zeros((), device=lost.device)
+    for which in torch.arange(1, windows.count, device="cpu").split(_CHUNK):
         out = (~windows.at(which)).double()  # (windows, n)
         total, times = total + out.T @ lost[which], times + out.sum(0)[:, None]
     return total / times
@@ -100,7 +100,7 @@ class _Windows:
 
     def hold(self, which: Tensor) -> Tensor:
         """Whether each of these windows holds each player, bool (m, n)."""
-        inside = torch.ones(len(which), len(self.place), dtype=torch.bool)
+        inside = torch.ones(len(which), len(self.place), dtype=torch.bool, device="cpu")
         for axis, place in enumerate(self.place.T):
             inside &= (place >= self.begin[which, axis, None]) & (place < self.end[which, axis, None])
         return inside
@@ -116,11 +116,11 @@ def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stri
         steps = [_step(*pair) for pair in zip(_sides("stride", stride, over), sides, strict=True)]
         starts = [[*range(0, n - s, t), n - s] for n, s, t in zip(lengths, sides, steps, strict=True)]
         begin, place = _product(starts), _product(map(range, lengths))
-        parts.append(_Windows(first, place, begin, begin + torch.tensor(sides, dtype=torch.long)))
+        parts.append(_Windows(first, place, begin, begin + torch.tensor(sides, dtype=torch.long, device="cpu")))
         first += len(place)
 
     def at(which: Tensor) -> Tensor:
-        kept = torch.ones(len(which), game.counts[row], dtype=torch.bool)
+        kept = torch.ones(len(which), game.counts[row], dtype=torch.bool, device="cpu")
         before = 1  # the first coalition is everybody
         for part in parts:
             here = (which >= before) & (which < before + len(part.begin))
@@ -133,9 +133,9 @@ def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stri
 
 def _product(axes: Iterable[Sequence[int]]) -> Tensor:
     """All combinations of one number from each axis, (m, axes), in the order of memory."""
-    numbers = [torch.tensor(axis, dtype=torch.long) for axis in axes]
+    numbers = [torch.tensor(axis, dtype=torch.long, device="cpu") for axis in axes]
     if not numbers:
-        return torch.zeros(1, 0, dtype=torch.long)
+        return torch.zeros(1, 0, dtype=torch.long, device="cpu")
     return torch.stack(torch.meshgrid(*numbers, indexing="ij"), -1).flatten(0, -2)
 
 

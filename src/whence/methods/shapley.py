@@ -49,14 +49,14 @@ def shapley(
 def _exact(v: Tensor) -> tuple[Tensor, Tensor]:
     """From the scores of all coalitions (2ⁿ, k): the values (n, k), and their error, which is 0."""
     n = len(v).bit_length() - 1
-    size = every(n).at(torch.arange(len(v))).sum(1)  # |S|
-    weight = torch.tensor([1 / (n * math.comb(n - 1, s)) for s in range(n)] + [0.0], dtype=v.dtype)
+    size = every(n).at(torch.arange(len(v), device=v.device)).sum(1)  # |S|
+    weight = torch.tensor([1 / (n * math.comb(n - 1, s)) for s in range(n)] + [0.0], dtype=v.dtype, device=v.device)
     values = []
     for i in range(n):
         pairs = v.view(-1, 2, 2**i, v.shape[1])  # without and with player i
         without = size.view(-1, 2, 2**i)[:, 0]
         values.append((weight[without][..., None] * (pairs[:, 1] - pairs[:, 0])).sum((0, 1)))
-    return torch.stack(values), torch.zeros(n, v.shape[1], dtype=v.dtype)
+    return torch.stack(values), torch.zeros(n, v.shape[1], dtype=v.dtype, device=v.device)
 
 
 # ---- by random orders ----
@@ -65,7 +65,7 @@ def _exact(v: Tensor) -> tuple[Tensor, Tensor]:
 def _ranks(subject: Subject, row: int, n: int, samples: int) -> Tensor:
     """When each player comes in, (2·samples, n): the orders, then the same backwards."""
     draw = generator(subject, row)
-    ranks = torch.stack([torch.randperm(n, generator=draw) for _ in range(samples)])
+    ranks = torch.stack([torch.randperm(n, generator=draw, device="cpu") for _ in range(samples)])
     return torch.cat([ranks, n - 1 - ranks])
 
 

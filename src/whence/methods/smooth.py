@@ -77,7 +77,7 @@ def _noisy(subject: Subject, scale: dict[str, Tensor], samples: range) -> Subjec
     values = {
         key: torch.cat([value + scale[key] * draw[key] for draw in draws]) for key, value in subject.values.items()
     }
-    return subject.take(torch.arange(subject.rows).repeat(len(samples))).valued(values)
+    return subject.take(torch.arange(subject.rows, device="cpu").repeat(len(samples))).valued(values)
 
 
 def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:

@@ -71,17 +71,17 @@ def lime(
 def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor, Tensor]:
     """Coalitions (m, n) and their weights (m,); the two ends have none, being kept exactly."""
     if 2**n <= samples:
-        z = every(n).at(torch.arange(2**n))
+        z = every(n).at(torch.arange(2**n, device="cpu"))
         kernel = [0.0] + [(n - 1) / (math.comb(n, s) * s * (n - s)) for s in range(1, n)] + [0.0]
-        return z, torch.tensor(kernel, dtype=torch.float64)[z.sum(1)]
+        return z, torch.tensor(kernel, dtype=torch.float64, device="cpu")[z.sum(1)]
     draw, pairs = generator(subject, row), samples // 2 - 1
-    s = torch.arange(1, n, dtype=torch.float64)
+    s = torch.arange(1, n, dtype=torch.float64, device="cpu")
     size = 1 + torch.multinomial(1 / (s * (n - s)), pairs, replacement=True, generator=draw)
-    order = torch.rand(pairs, n, generator=draw, dtype=torch.float64).argsort(1)
+    order = torch.rand(pairs, n, generator=draw, dtype=torch.float64, device="cpu").argsort(1)
     half = order < size[:, None]  # a random permutation's first ones
-    ends = torch.tensor([[False], [True]]).expand(2, n)
+    ends = torch.tensor([[False], [True]], device="cpu").expand(2, n)
     z = torch.cat([ends[:1], half, ~half, ends[1:]])
-    weight = torch.ones(len(z), dtype=torch.float64)
+    weight = torch.ones(len(z), dtype=torch.float64, device="cpu")
     weight[0] = weight[-1] = 0
     return z, weight
 
@@ -89,8 +89,8 @@ def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor
 def _at_random(subject: Subject, row: int, n: int, samples: int) -> Tensor:
     """Masks (m, n), the whole input among them."""
     if 2**n <= samples:
-        return every(n).at(torch.arange(2**n))
-    z = torch.rand(samples, n, generator=generator(subject, row)) < 0.5
+        return every(n).at(torch.arange(2**n, device="cpu"))
+    z = torch.rand(samples, n, generator=generator(subject, row), device="cpu") < 0.5
     z[-1] = True
     return z
 
@@ -134,5 +134,5 @@ def _least(a: Tensor, y: Tensor, weight: Tensor, ridge: float = 0.0) -> Tensor:
     if ridge == 0:
         return torch.linalg.lstsq(a, y, driver="gelsd").solution
     if len(a) < a.shape[1]:
-        return a.T @ torch.linalg.solve(a @ a.T + ridge * torch.eye(len(a), dtype=a.dtype), y)
-    return torch.linalg.solve(a.T @ a + ridge * torch.eye(a.shape[1], dtype=a.dtype), a.T @ y)
+        return a.T @ torch.linalg.solve(a @ a.T + ridge * torch.eye(len(a), dtype=a.dtype, device=a.device), y)
+    return torch.linalg.solve(a.T @ a + ridge * torch.eye(a.shape[1], dtype=a.dtype, device=a.device), a.T @ y)

@@ -34,7 +34,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     (weights,) = yield [Attended(layers, heads)]
     first = int(view.order(among=view.case.real)[0])
     others = positions[positions != first]
-    other = int(others[torch.randint(len(others), (), generator=view.generator(3))])
+    other = int(others[torch.randint(len(others), (), generator=view.generator(3), device="cpu")])
     p, q_first, q_other = yield [_erase(view, units, layers, heads) for units in ([], [first], [other])]
     top, rest = js(p, q_first), js(p, q_other)
     flips = [decision(q) != decision(p) for q in (q_first, q_other)]
@@ -84,7 +84,7 @@ def by_difference(board: Scoreboard, method: str, bins: int = 5) -> list[tuple[f
 def js(p: Tensor, q: Tensor) -> float:
     """The Jensen–Shannon divergence of two rows of logits, in nats."""
     a, b = both_classes(p).log_softmax(-1), both_classes(q).log_softmax(-1)
-    m = torch.logaddexp(a, b) - torch.log(torch.tensor(2.0, dtype=a.dtype))
+    m = torch.logaddexp(a, b) - torch.log(torch.tensor(2.0, dtype=a.dtype, device=a.device))
     return max(0.0, float(((a.exp() * (a - m)).sum() + (b.exp() * (b - m)).sum()) / 2))
 
 
@@ -93,6 +93,6 @@ def _positions(view: View) -> Tensor:
 
 
 def _erase(view: View, units: list[int], layers: Any, heads: Any) -> Erased:
-    which = torch.zeros(len(view.scores), dtype=torch.bool)
+    which = torch.zeros(len(view.scores), dtype=torch.bool, device="cpu")
     which[units] = True
     return Erased(which, layers, heads)

@@ -41,18 +41,22 @@ def infidelity(
 
 def _subsets(view: View, samples: int, how: Any, output: str) -> Any:
     free, generator = view.case.free.nonzero().flatten(), view.generator(1)
-    subsets = [free[torch.rand(len(free), generator=generator) < 0.5] for _ in range(samples)]
+    subsets = [free[torch.rand(len(free), generator=generator, device="cpu") < 0.5] for _ in range(samples)]
     asked = [view.without(free[:0], how), *(view.without(units, how) for units in subsets)]
     whole, *without = values(view, (yield asked), output)
     guess = torch.stack([view.scores[units].sum() for units in subsets])
-    return guess, whole - torch.tensor(without, dtype=torch.float64)
+    return guess, whole - torch.tensor(without, dtype=torch.float64, device="cpu")
 
 
 def _noises(view: View, samples: int, noise: float, output: str) -> Any:
     if view.case.ids:
         raise InputError('infidelity: kind="noise" is for numbers, and the rows are token ids.\n  Use kind="subset".')
     generator, x = view.generator(1), view.case.x
-    draws = [noise * torch.randn(x.shape, generator=generator, dtype=torch.float64) for _ in range(samples)]
-    whole, *moved = values(view, (yield [Moved(torch.zeros(x.shape)), *(Moved(-draw) for draw in draws)]), output)
+    draws = [
+        noise * torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu") for _ in range(samples)
+    ]
+    whole, *moved = values(
+        view, (yield [Moved(torch.zeros(x.shape, device="cpu")), *(Moved(-draw) for draw in draws)]), output
+    )
     guess = torch.stack([(draw * view.raw.cpu().double()).sum() for draw in draws])
-    return guess, whole - torch.tensor(moved, dtype=torch.float64)
+    return guess, whole - torch.tensor(moved, dtype=torch.float64, device="cpu")

@@ -52,4 +52,4 @@ def spearman(a: Tensor, b: Tensor) -> float:
 def _centred(values: Tensor) -> Tensor:
     _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
     rank: Tensor = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[inverse]
-    return torch.as_tensor(rank - rank.mean())
+    return torch.as_tensor(rank - rank.mean(), device="cpu")

@@ -53,8 +53,8 @@ def words(view: View) -> tuple[Tensor, Tensor]:
     named = [(segments[u], numbers[u]) if numbers and segments else u for u in units]
     places = {name: i for i, name in enumerate(dict.fromkeys(named))}
     marked = _marked(case, units)
-    scores = torch.full((len(places),), float("-inf"), dtype=torch.float64)
-    gold = torch.zeros(len(places), dtype=torch.bool)
+    scores = torch.full((len(places),), float("-inf"), dtype=torch.float64, device="cpu")
+    gold = torch.zeros(len(places), dtype=torch.bool, device="cpu")
     for name, unit, is_gold in zip(named, units, marked, strict=True):
         scores[places[name]] = max(float(scores[places[name]]), float(view.scores[unit]))
         gold[places[name]] |= is_gold
@@ -76,7 +76,7 @@ def _marked(case: Case, units: Sequence[int]) -> list[bool]:
             any(segments[u] == text and spans[u][0] < end and start < spans[u][1] for text, start, end in marks)
             for u in units
         ]
-    whole = torch.as_tensor(given).flatten()
+    whole = torch.as_tensor(given, device="cpu").flatten()
     if len(whole) == len(case.free):
         return [bool(whole[u]) for u in units]
     if len(whole) == len(units):
@@ -88,5 +88,5 @@ def _marked(case: Case, units: Sequence[int]) -> list[bool]:
 
 
 def _ranked(view: View, scores: Tensor) -> Tensor:
-    mixed = torch.randperm(len(scores), generator=view.generator())
+    mixed = torch.randperm(len(scores), generator=view.generator(), device="cpu")
     return mixed[scores[mixed].argsort(descending=True, stable=True)]

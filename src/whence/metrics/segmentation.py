@@ -93,7 +93,7 @@ def average_precision(scores: Tensor, gold: Tensor) -> float:
         return float("nan")
     ranked, order = scores.sort(descending=True)
     hits = gold[order].double().cumsum(0)
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # ties are taken whole
-    hits, seen = hits[last], (torch.arange(len(scores)) + 1)[last]
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool, device="cpu")])  # ties are taken whole
+    hits, seen = hits[last], (torch.arange(len(scores), device="cpu") + 1)[last]
     rises = torch.diff(hits, prepend=hits.new_zeros(1))
     return float((rises * hits / seen).sum() / total)

@@ -21,7 +21,10 @@ def sensitivity_max(
     if view.case.ids:
         raise InputError("sensitivity_max moves numbers, and the rows are token ids.\n  Leave it out.")
     x, generator = view.case.x, view.generator(2)
-    draws = [radius * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1) for _ in range(samples)]
+    draws = [
+        radius * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
+        for _ in range(samples)
+    ]
     here = view.attribution.raw.cpu().double()
     answers = yield [Again(draw) for draw in draws]
     size = float(here.norm())

@@ -31,7 +31,7 @@ class Answer:
 
     def of(self, unit: Tensor) -> Tensor:
         """The attribution (points, depth) of one unit per point."""
-        return self.phi[torch.arange(len(self.phi)), unit]
+        return self.phi[torch.arange(len(self.phi), device=self.phi.device), unit]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Asker:
 
     def _parts(self, points: Points) -> list[Tensor]:
         """Numbers of points that can be asked about together: a background is one baseline for all."""
-        every = torch.arange(len(points))
+        every = torch.arange(len(points), device=points.row.device)
         if not methods[self.method].facts.get("background"):
             return list(every.split(self.case.chunk))
         _, kind = points.baseline.flatten(1).unique(dim=0, return_inverse=True)

@@ -104,7 +104,7 @@ class Case:
         if self.kind == "tokens" or len(self.shape) == 1:
             return unit
         shape = self.shape[1:] if self.kind == "image" else self.shape
-        return tuple(int(i) for i in torch.unravel_index(torch.tensor(unit), shape))
+        return tuple(int(i) for i in torch.unravel_index(torch.tensor(unit, device="cpu"), shape))
 
     # ---- asking ----
 
@@ -116,7 +116,7 @@ class Case:
     def f(self, points: Points, function: nn.Module | None = None) -> Tensor:
         """The function at these points, (points,) in float64."""
         function = self.score if function is None else function
-        parts = torch.arange(len(points)).split(self.chunk)
+        parts = torch.arange(len(points), device=points.row.device).split(self.chunk)
         with apart(), scope(function), torch.no_grad():
             return torch.cat([function(**self.inputs(points[part]))[:, 0].double() for part in parts])
 
@@ -141,7 +141,7 @@ def prepare(
         model, inputs, target, numbers = asked.model, asked.inputs, asked.target, asked.places
         baseline = asked.baseline(baseline)
     subject = _subject(model, inputs, baseline, target, wrt, output, seed)
-    subject = subject.take(torch.arange(min(rows, subject.rows))) if subject.rows > rows else subject
+    subject = subject.take(torch.arange(min(rows, subject.rows), device="cpu")) if subject.rows > rows else subject
     with apart(), scope(subject.root, *modules_behind(subject.target).values()):
         subject = baselines.resolved(subject)
         pinned = subject.pinned()
@@ -196,11 +196,12 @@ def _case(
             held[OTHER][..., -1] = (index[..., -1] + 1) % sizes[-1]
             other = Scored(pinned, name, OTHER)
     equal = tuple(_equivalent(pinned, name, one) for one in equivalents)
+    row = torch.arange(len(x), device=x.device)
     case = Case(
-        function, other, pinned, name, x.shape[1:], kind, Points(x, x0, torch.arange(len(x))), held, frozenset(goes),
+        function, other, pinned, name, x.shape[1:], kind, Points(x, x0, row), held, frozenset(goes),
         pinned.real(key, first.shape) if alone else None, tuple(numbers or pinned.places), features, equal, chunk,
     )  # fmt: skip
-    case = replace(case, rows=Points(case.units(x), case.units(x0), torch.arange(len(x))))
+    case = replace(case, rows=Points(case.units(x), case.units(x0), row))
     if score is not None and not torch.allclose(case.f(case.rows), score[:, 0].double(), rtol=1e-4, atol=1e-5):
         raise ModelError(
             f"The model gives other scores when {key!r} is put in place of its ids' embeddings.\n"

@@ -22,13 +22,14 @@ def continuity(ask: Asker) -> Finding:
     largest φ.
     """
     rows = len(ask.case.rows)
-    grid = torch.linspace(0.03, 1.0, _STEPS + 1, dtype=torch.float64)
-    phi = ask(_on_line(ask, grid.repeat(rows), torch.arange(rows).repeat_interleave(len(grid)))).phi
+    numbers = ask.case.rows.row
+    grid = torch.linspace(0.03, 1.0, _STEPS + 1, dtype=torch.float64, device=numbers.device)
+    phi = ask(_on_line(ask, grid.repeat(rows), numbers.repeat_interleave(len(grid)))).phi
     phi = phi.unflatten(0, (rows, len(grid)))  # (rows, points, units, depth)
     scale = phi.abs().flatten(1).amax(1)
     change = (phi[:, 1:] - phi[:, :-1]).abs().flatten(2).amax(2)  # (rows, steps)
     step = change.topk(min(_SUSPECTS, _STEPS), 1).indices  # (rows, suspects)
-    row = torch.arange(rows).repeat_interleave(step.shape[1])
+    row = numbers.repeat_interleave(step.shape[1])
     step = step.flatten()
     low, high, at_low, at_high = grid[step], grid[step + 1], phi[row, step], phi[row, step + 1]
     for _ in range(_HALVINGS):

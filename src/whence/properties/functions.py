@@ -133,7 +133,7 @@ class Other(nn.Module):
         draw = torch.Generator().manual_seed(seed)
         size, self.name = x[0].numel(), name
         for key, shape in {"first": (8, size), "bias": (8,), "last": (1, 8)}.items():
-            value = torch.randn(shape, generator=draw, dtype=torch.float64) / shape[-1] ** 0.5
+            value = torch.randn(shape, generator=draw, dtype=torch.float64, device="cpu") / shape[-1] ** 0.5
             self.register_buffer(key, value.to(x))
 
     def forward(self, **given: Any) -> Tensor:

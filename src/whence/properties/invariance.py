@@ -57,7 +57,8 @@ def around(case: Case) -> Points:
     """
     rows, draw = case.rows, torch.Generator().manual_seed(0)
     apart = rows.x - rows.baseline
-    noise = torch.randn(rows.x.shape[1:], generator=draw, dtype=torch.float64).to(rows.x)  # the same for all rows
+    shape = rows.x.shape[1:]  # the same noise for all rows
+    noise = torch.randn(shape, generator=draw, dtype=torch.float64, device="cpu").to(rows.x)
     if case.real is not None:
         noise = noise * case.real[..., None]
     moved = rows.x + _ASIDE * noise * apart.abs().flatten(1).amax(1).view(-1, 1, 1)

@@ -48,11 +48,12 @@ def one_apart(case: Case) -> tuple[Points, Tensor]:
                 continue
             near, far = x0.clone(), x.clone()
             near[unit], far[unit] = x[unit], x0[unit]
-            found.append(Points(torch.stack([near, x]), torch.stack([x0, far]), torch.tensor([row, row])))
+            which = torch.tensor([row, row], device=x.device)
+            found.append(Points(torch.stack([near, x]), torch.stack([x0, far]), which))
             units += [unit, unit]
     if not found:
         raise NotMeasured("the input is the baseline")
-    return together(found), torch.tensor(units)
+    return together(found), torch.tensor(units, device=case.rows.x.device)
 
 
 @axiom("sensitivity_b", short="sensitivity b", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
@@ -75,7 +76,8 @@ def sensitivity_b_cancelling(ask: Asker) -> Finding:
 
 def _idle(ask: Asker, how: str) -> Finding:
     points, draw = ask.case.rows, torch.Generator().manual_seed(ask.seed)
-    idle = torch.randn(3, generator=draw, dtype=torch.float64).abs().add(0.5).to(points.x).expand(len(points), 3)
+    size_of = torch.randn(3, generator=draw, dtype=torch.float64, device="cpu").abs().add(0.5)
+    idle = size_of.to(points.x).expand(len(points), 3)
     answer = ask(points, Idle(ask.case.score, how), idle=idle.contiguous())
     assert answer.idle is not None
     got = size(answer.idle)
@@ -102,7 +104,7 @@ def _unheard(ask: Asker, unit: int) -> Finding:
     got = answer.phi[:, unit].abs().amax(1)
     return worst(
         ask, share(got, size(answer.phi)), points, lambda p: f"a feature multiplied by 0 gets {got[p]:.3g}",
-        unit=torch.full((len(points),), unit),
+        unit=torch.full((len(points),), unit, device=points.x.device),
     )  # fmt: skip
 
 
@@ -114,8 +116,8 @@ def _own(ask: Asker) -> list[Finding]:
     points = ask.case.rows
     answer = ask.aligned(ask.rows())
     got = answer.phi.abs().amax(2)  # (points, units)
-    unit = torch.tensor(idle)[got[:, idle].argmax(1)]
-    own = got[torch.arange(len(points)), unit]
+    unit = torch.tensor(idle, device=got.device)[got[:, idle].argmax(1)]
+    own = got[torch.arange(len(points), device=got.device), unit]
     said = "a feature that never changed the score gets"
     return [worst(ask, share(own, size(answer.phi)), points, lambda p: f"{said} {own[p]:.3g}", unit=unit)]
 
@@ -130,9 +132,10 @@ def independent(case: Case, seed: int) -> list[int]:
     found = []
     for unit in units:
         shape = (_DRAWS, *rows.x.shape[1:])
-        noise = torch.randn(shape, generator=draw, dtype=torch.float64).to(rows.x) * spread
-        at = torch.arange(_DRAWS) % len(rows)
-        first = rows.x[at] + noise * (torch.arange(_DRAWS) % 2).view(-1, 1, 1).to(noise)  # half in the user's own rows
+        noise = torch.randn(shape, generator=draw, dtype=torch.float64, device="cpu").to(rows.x) * spread
+        draws = torch.arange(_DRAWS, device=rows.x.device)
+        at = draws % len(rows)
+        first = rows.x[at] + noise * (draws % 2).view(-1, 1, 1).to(noise)  # half in the user's own rows
         second = first.clone()
         second[:, unit] = noise[:, unit].roll(1, 0) + rows.x[at, unit]
         one, two = (case.f(Points(x, x, at)) for x in (first, second))

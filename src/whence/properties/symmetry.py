@@ -46,14 +46,14 @@ def pairs(case: Case) -> tuple[Points, Tensor, Tensor, Tensor]:
         for i, j in list(pairwise(chosen))[:_PAIRS]:
             same, same0 = x.clone(), x0.clone()
             same[j], same0[j] = x[i], x0[i]
-            found.append(Points(same[None], same0[None], torch.tensor([row])))
+            found.append(Points(same[None], same0[None], torch.tensor([row], device=x.device)))
             ends.append((i, j))
     if not found:
         raise NotMeasured("there is one feature only")
     points = together(found)
-    first, second = torch.tensor(ends).unbind(1)
-    order = torch.arange(case.rows.x.shape[1]).repeat(len(points), 1)
-    at = torch.arange(len(points))
+    first, second = torch.tensor(ends, device=points.x.device).unbind(1)
+    order = torch.arange(case.rows.x.shape[1], device=points.x.device).repeat(len(points), 1)
+    at = torch.arange(len(points), device=points.x.device)
     order[at, first], order[at, second] = second, first
     return points, first, second, order
 
@@ -61,7 +61,7 @@ def pairs(case: Case) -> tuple[Points, Tensor, Tensor, Tensor]:
 def symmetrised(case: Case, order: Tensor, points: Points, seed: int) -> tuple[nn.Module, str]:
     """The score, if swapping changes it nowhere that was tried; else the sum over both orders."""
     draw = torch.Generator().manual_seed(seed)
-    noise = torch.randn(points.x.shape, generator=draw, dtype=torch.float64).to(points.x)
+    noise = torch.randn(points.x.shape, generator=draw, dtype=torch.float64, device="cpu").to(points.x)
     moved = Points(points.x + noise, points.baseline, points.row)
     swapped = Points(moved.x.gather(1, order[..., None].expand_as(moved.x)), points.baseline, points.row)
     one, two = case.f(moved), case.f(swapped)

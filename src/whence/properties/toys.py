@@ -24,7 +24,7 @@ class Toy(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.function, self.note, self.equivalents, self.counter = function, note, equivalents, counter
-        self.inputs = torch.tensor(rows, dtype=torch.float64)
+        self.inputs = torch.tensor(rows, dtype=torch.float64, device="cpu")
         self.baseline = torch.zeros_like(self.inputs[:1])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -112,4 +112,4 @@ def _shares(image: Tensor, grid: Tensor) -> Tensor:
 
 
 def _end(colour: tuple[int, int, int]) -> Tensor:
-    return torch.tensor(colour, dtype=torch.float64).view(3, 1, 1)
+    return torch.tensor(colour, dtype=torch.float64, device="cpu").view(3, 1, 1)

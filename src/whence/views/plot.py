@@ -118,7 +118,7 @@ def _generated(a: Attribution, parts: list[Map], ax: Any) -> None:
     """Tokens that were written, by the tokens of each input; inputs stand side by side on one scale."""
     named = {name: [part for part in parts if part.input == name] for name in dict.fromkeys(p.input for p in parts)}
     first = next(iter(named.values()))
-    between = torch.full((len(first), 1), float("nan"), dtype=torch.float64)
+    between = torch.full((len(first), 1), float("nan"), dtype=torch.float64, device="cpu")
     blocks: list[torch.Tensor] = []
     places: list[int] = []
     units: list[str] = []

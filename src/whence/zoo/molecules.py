@@ -48,13 +48,13 @@ def graph(molecule: Any, vocabulary: Sequence[str]) -> tuple[Tensor, Tensor]:
     from rdkit import Chem
 
     known = {name: number for number, name in enumerate(vocabulary)}
-    atoms = torch.tensor([known.get(atom_name(atom), 1) for atom in molecule.GetAtoms()])
-    distance = torch.tensor(Chem.GetDistanceMatrix(molecule)).round().long().clamp(max=4)
-    pairs = torch.full(distance.shape, FAR)
+    atoms = torch.tensor([known.get(atom_name(atom), 1) for atom in molecule.GetAtoms()], device="cpu")
+    distance = torch.tensor(Chem.GetDistanceMatrix(molecule), device="cpu").round().long().clamp(max=4)
+    pairs = torch.full(distance.shape, FAR, device="cpu")
     for apart in (2, 3):
         pairs[distance == apart] = NEAR + apart - 2
     for ring in molecule.GetRingInfo().AtomRings():
-        inside = torch.tensor(ring)
+        inside = torch.tensor(ring, device="cpu")
         block = pairs[inside[:, None], inside]
         pairs[inside[:, None], inside] = torch.where((block == NEAR) | (block == NEAR + 1), block + 2, block)
     for bond in molecule.GetBonds():
@@ -68,9 +68,9 @@ def graph(molecule: Any, vocabulary: Sequence[str]) -> tuple[Tensor, Tensor]:
 def batch(graphs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Graphs of one size, padded with kind 0, and a mask of the atoms that are there."""
     size = max(len(atoms) for atoms, _ in graphs)
-    atoms = torch.full((len(graphs), size), PADDING)
-    pairs = torch.full((len(graphs), size, size), PADDING)
-    mask = torch.zeros(len(graphs), size)
+    atoms = torch.full((len(graphs), size), PADDING, device="cpu")
+    pairs = torch.full((len(graphs), size, size), PADDING, device="cpu")
+    mask = torch.zeros(len(graphs), size, device="cpu")
     for row, (own, between) in enumerate(graphs):
         atoms[row, : len(own)], pairs[row, : len(own), : len(own)], mask[row, : len(own)] = own, between, 1.0
     return {"atoms": atoms, "pairs": pairs, "mask": mask}
@@ -90,7 +90,7 @@ class Reader:
     def told(self, smiles: str) -> dict[str, Any]:
         """What Whence is to call the units: atoms by element and number, pairs by their two atoms."""
         names = [f"{atom.GetSymbol()}{atom.GetIdx()}" for atom in parsed(smiles).GetAtoms()]
-        real = torch.ones(1, len(names), dtype=torch.bool)
+        real = torch.ones(1, len(names), dtype=torch.bool, device="cpu")
         return {
             "facts": {"text": [smiles]},
             "units": {"atoms": [names], "pairs": [names]},

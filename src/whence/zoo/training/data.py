@@ -49,7 +49,8 @@ def fashion(split: str) -> tuple[Tensor, Tensor]:
             "fashion-mnist/ of the folder that WHENCE_DATA names."
         ) from None
     pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 1, 28, 28)
-    return torch.tensor(pixels), torch.tensor(np.frombuffer(labels, np.uint8, offset=8)).long()
+    classes = torch.tensor(np.frombuffer(labels, np.uint8, offset=8), device="cpu")
+    return torch.tensor(pixels, device="cpu"), classes.long()
 
 
 # ---- texts ----
@@ -129,4 +130,4 @@ def molecules() -> tuple[list[str], Tensor, list[str]]:
         rows = list(csv.DictReader(file))
     assays = [name for name in rows[0] if name not in ("mol_id", "smiles")]
     outcomes = [[float(row[name] or "nan") for name in assays] for row in rows]
-    return [row["smiles"] for row in rows], torch.tensor(outcomes), assays
+    return [row["smiles"] for row in rows], torch.tensor(outcomes, device="cpu"), assays

@@ -59,8 +59,8 @@ def _said(images: Tensor) -> Tensor:
 
 def _places(side: int, width: int) -> Tensor:
     """Patches begin with waves along both axes as their places: a small transformer learns much faster so."""
-    waves = 100 ** -(torch.arange(width // 4) / (width // 4))
-    down, across = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    waves = 100 ** -(torch.arange(width // 4, device="cpu") / (width // 4))
+    down, across = torch.meshgrid(torch.arange(side, device="cpu"), torch.arange(side, device="cpu"), indexing="ij")
     angles = [place.flatten()[:, None] * waves for place in (across, down)]
     return 0.5 * torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1)
 
@@ -103,8 +103,8 @@ def _scores(model: nn.Module, pixels: Tensor) -> Any:
 
 def _moved(images: Tensor) -> Tensor:
     """Half of them mirrored, all of them moved by at most one pixel."""
-    mirrored = torch.where(torch.rand(len(images), 1, 1, 1) < 0.5, images.flip(-1), images)
-    across, down = torch.randint(0, 3, (2,)).tolist()
+    mirrored = torch.where(torch.rand(len(images), 1, 1, 1, device="cpu") < 0.5, images.flip(-1), images)
+    across, down = torch.randint(0, 3, (2,), device="cpu").tolist()
     return F.pad(mirrored, (1, 1, 1, 1))[..., down : down + 28, across : across + 28]
 
 

@@ -60,17 +60,17 @@ def _split(sentences: list[str]) -> tuple[list[str], list[str]]:
     for sentence in sentences:
         first.setdefault("".join(filter(str.isalnum, sentence)), sentence)
     keys = sorted(first)
-    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0)).tolist()
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     held = {keys[i] for i in order[: len(keys) // 20]}
     return [first[key] for key in keys if key not in held], [first[key] for key in keys if key in held]
 
 
 def _blocks(tokenizer: Any, sentences: list[str]) -> Tensor:
     """(n, length): sentences in a random order, each ended by the end token, cut into pieces of one length."""
-    order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(1)).tolist()
+    order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(1), device="cpu").tolist()
     found = tokenizer([sentences[i] for i in order])["input_ids"]
     end = tokenizer.eos_token_id
-    ids = torch.tensor([number for row in found for number in (*row, end)])
+    ids = torch.tensor([number for row in found for number in (*row, end)], device="cpu")
     return ids[: len(ids) // _LENGTH * _LENGTH].view(-1, _LENGTH)
 
 

@@ -54,7 +54,7 @@ def fit(
 def shuffled(count: int, size: int, lengths: Sequence[int] | None = None) -> Iterator[list[int]]:
     """Batches of indices for ever; rows of like length together, where lengths are given."""
     while True:
-        order = torch.randperm(count)
+        order = torch.randperm(count, device="cpu")
         if lengths is None:
             batches = order.split(size)
         else:  # sorted within pools of fifty batches
@@ -62,8 +62,10 @@ def shuffled(count: int, size: int, lengths: Sequence[int] | None = None) -> Ite
                 sorted(pool, key=lambda row: lengths[row])
                 for pool in (part.tolist() for part in order.split(50 * size))
             ]
-            every = [torch.tensor(pool[i : i + size]) for pool in ranked for i in range(0, len(pool), size)]
-            batches = tuple(every[i] for i in torch.randperm(len(every)).tolist())
+            every = [
+                torch.tensor(pool[i : i + size], device="cpu") for pool in ranked for i in range(0, len(pool), size)
+            ]
+            batches = tuple(every[i] for i in torch.randperm(len(every), device="cpu").tolist())
         yield from (batch.tolist() for batch in batches)
 
 
@@ -73,5 +75,5 @@ def accuracy(wrapped: Wrapped, rows: Sequence[tuple[str, int]]) -> float:
     right = 0
     for asked in wrapped.questions([text for text, _ in rows], None, 256):
         found = find_logits(asked.model(**asked.inputs)).argmax(1)
-        right += int((found == torch.tensor([rows[place][1] for place in asked.places])).sum())
+        right += int((found == torch.tensor([rows[place][1] for place in asked.places], device="cpu")).sum())
     return right / len(rows)

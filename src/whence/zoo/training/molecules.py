@@ -64,7 +64,7 @@ def _split() -> tuple[Known, Known, list[str]]:
     smiles, outcomes, assays = data.molecules()
     read = ((_molecule(text), measured) for text, measured in zip(smiles, outcomes, strict=True))
     found = [(molecule, measured) for molecule, measured in read if molecule and molecule.GetNumAtoms() <= _LARGEST]
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0)).tolist()
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     tenth = len(found) // 10
     return [found[i] for i in order[tenth:]], [found[i] for i in order[:tenth]], assays
 

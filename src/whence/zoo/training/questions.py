@@ -21,14 +21,14 @@ def train(seed: int) -> Trained:
     known = data.questions("train")
     tokenizer = shipped("questions") or word_pieces([text for text, _ in known], 5000, 64, ends=False)
     texts = tokenizer([text for text, _ in known])["input_ids"]
-    labels = torch.tensor([label for _, label in known])
+    labels = torch.tensor([label for _, label in known], device="cpu")
     arguments = {"vocabulary": len(tokenizer), "width": 96, "filters": 96, "labels": len(LABELS)}
     model = QuestionCnn(**arguments)
     model.embedding.weight.data = borrowed(tokenizer, arguments["width"], 0.3)
 
     def loss(rows: list[int]) -> Tensor:
         ids, mask = padded([texts[row] for row in rows])
-        dropped = (torch.rand(ids.shape) < 0.1) & (mask == 1)
+        dropped = (torch.rand(ids.shape, device="cpu") < 0.1) & (mask == 1)
         scores = model(ids.masked_fill(dropped, tokenizer.unk_token_id), mask)
         return F.cross_entropy(scores, labels[rows], label_smoothing=0.05)
 

@@ -24,7 +24,7 @@ def train(seed: int) -> Trained:
     tokenizer = shipped("sentiment") or word_pieces(sentences, 8000, _LONGEST)
     known = sorted({(text, label) for text, label, _ in phrases if label != 2})  # neutral phrases say nothing
     texts = tokenizer([text for text, _ in known])["input_ids"]
-    wanted = torch.tensor([int(label > 2) for _, label in known])
+    wanted = torch.tensor([int(label > 2) for _, label in known], device="cpu")
     model = BertForSequenceClassification(
         BertConfig(
             vocab_size=len(tokenizer), hidden_size=_WIDTH, num_hidden_layers=2, num_attention_heads=4,
@@ -37,7 +37,8 @@ def train(seed: int) -> Trained:
 
     def loss(rows: list[int]) -> Tensor:
         ids, mask = padded([texts[row] for row in rows])
-        dropped = (torch.rand(ids.shape) < 0.15) & (ids >= 5)  # words that go missing, so that none is all
+        # words that go missing, so that none is all
+        dropped = (torch.rand(ids.shape, device="cpu") < 0.15) & (ids >= 5)
         scores = model(input_ids=ids.masked_fill(dropped, tokenizer.unk_token_id), attention_mask=mask).logits
         return F.cross_entropy(scores, wanted[rows], label_smoothing=0.05)
 

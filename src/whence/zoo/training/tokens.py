@@ -69,8 +69,8 @@ def byte_pairs(texts: Sequence[str], size: int, longest: int) -> Any:
 def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
     """Ids of one length, padded on the right, and the mask of what is real."""
     longest = max(map(len, rows))
-    ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], device="cpu")
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device="cpu")
     return ids, mask
 
 
