@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := src tests benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format bench examples clean
+.PHONY: demo test test-all oracles check format bench families examples clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
@@ -31,6 +31,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev $(VENV)/.models
 	$(BIN)/python -m benchmarks
+
+families: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.families --out docs/families.md
 
 examples: $(VENV)/.dev  # what each needs and found: examples/README.md
 	mkdir -p examples/out

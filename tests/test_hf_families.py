@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import whence
+from benchmarks.families import FAMILIES as BENCHMARKED
+from benchmarks.families.check import METHODS, Cell, blame, examine
 from tests.engine_tools import EVERY, OWN, all_equal, gradients, run
 from tests.hf import FAMILIES
 from tests.models import close
@@ -69,3 +72,39 @@ def own_attentions(output: object) -> list[Tensor]:
         elif hasattr(value, "items"):
             found += own_attentions(value)
     return found
+
+
+# ---- benchmarks/families: every cell of a few families, as `make families` fills it ----
+
+OK = dict.fromkeys(METHODS, "ok")
+NONE = {method: "clear error" if number > 4 else "ok" for number, method in enumerate(METHODS)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("bert, tags", OK), ("bart", OK), ("vit", OK), ("clip", OK), ("packed lstm", NONE), ("graph net", NONE)],
+)
+def test_every_method_agrees_with_what_is_computed_without_whence(name: str, expected: dict[str, str]) -> None:
+    cells: dict[str, Cell] = {}
+    examine(BENCHMARKED[name], cells.__setitem__)
+    assert {method: cell.verdict for method, cell in cells.items()} == expected, cells
+    assert all(cells[method].compared for method in METHODS[:4])
+    assert cells["rollout"].compared == (expected is OK)
+
+
+def test_an_error_of_our_own_is_a_raw_traceback_wrapped_or_not() -> None:
+    def born_here(wrapped: bool) -> BaseException:
+        try:
+            try:
+                return whence.engine.rows.Place(0, 1, 3).sums(None)  # type: ignore[arg-type, return-value]
+            except Exception as cause:
+                if wrapped:
+                    raise whence.errors.ModelError("the model failed") from cause
+                raise
+        except Exception as error:
+            return error
+
+    assert blame(born_here(wrapped=False))[0] == blame(born_here(wrapped=True))[0] == "raw traceback"
+    with pytest.raises(whence.errors.MethodError) as caught:
+        whence.methods["no such method"]
+    assert blame(caught.value)[0] == "clear error"

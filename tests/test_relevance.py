@@ -549,3 +549,31 @@ def test_defaults_and_parameters_that_are_read_are_none() -> None:
     }.items():  # fmt: skip
         whence.explain(model, x, method="lrp", composite=composite, target=0, **given)
     whence.explain(model, x, method="lrp", composite={"convolution": "flat"}, epsilon=0.1, target=0)
+
+
+class MaskedWhereNeeded(nn.Module):
+    """Adds a mask where it hides something, as Hugging Face's models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = self.scores(x) * 1e-4  # where a division by scores + 1e-9 tells
+        if not mask.all():
+            scores = scores + torch.where(mask, 0.0, -1e30).double()
+        return self.out(scores.softmax(-1))
+
+
+@pytest.mark.parametrize("composite", ["chefer", "epsilon_plus"])
+def test_a_mask_that_hides_nothing_of_a_row_changes_nothing_there(composite: str) -> None:
+    torch.manual_seed(0)
+    model = MaskedWhereNeeded().double()
+    x, mask = torch.randn(2, 4).double(), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 3:] = False
+    both, alone = (
+        whence.explain(model, {"x": x[:n], "mask": mask[:n]}, wrt="x", method="lrp", target=0, composite=composite)
+        for n in (2, 1)
+    )
+    close(both.values[:1], alone.values, 1e-12)
+    assert all(abs(row["unaccounted"]) < 1e-12 for row in both.receipt["relevance"])

@@ -277,10 +277,17 @@ class _Sum(_Named):
             (s * value).masked_fill_(value.isinf(), 0.0) if t.hides else s * value
             for t, value in zip(terms, values, strict=True)
         ]
-        if shares:
+        lost = None if shares else self.divide.lost(r, s, y)
+        constant = next((t.value for t in terms if t.place is None), None)
+        if constant is not None:  # where it adds 0, as a mask does to what it shows, nothing is divided
+            parts = [
+                p if t.place is None else torch.where(constant == 0, r, p) for t, p in zip(terms, parts, strict=True)
+            ]
+            lost = None if lost is None else torch.where(constant == 0, 0.0, lost)
+        if lost is None:
             parts = self._shared(note, came, r, parts)
         else:
-            note.lose("epsilon", self.divide.lost(r, s, y))
+            note.lose("epsilon", lost)
         for term, part in zip(terms, parts, strict=True):
             if term.place is None:
                 note.lose(term.kind, part)

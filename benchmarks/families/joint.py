@@ -1,0 +1,151 @@
+"""Several kinds of input at once, and sound."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+import transformers as hf
+from torch import Tensor
+
+from benchmarks.families import independent
+from benchmarks.families.case import Case, draw, ids, of_tests
+from tests.hf import ENDS, FAMILIES, POSITION, ROWS, SMALL, TEXT, image, make, of, text
+
+WORDS = {**SMALL, "vocab_size": 60, "pad_token_id": 0, **ENDS, **POSITION}
+SIGHT = {**SMALL, "image_size": 16, "patch_size": 4}
+SOUND = {
+    **SMALL, "num_labels": 3, "vocab_size": 60, "conv_dim": [8, 8], "conv_stride": [4, 2], "conv_kernel": [5, 3],
+    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+    "classifier_proj_size": 8, "conv_bias": False,
+}  # fmt: skip
+
+
+def llava(attention: str) -> Any:
+    config = hf.LlavaConfig(
+        vision_config=hf.CLIPVisionConfig(**SIGHT), image_token_index=59, vision_feature_layer=-1,
+        text_config=hf.LlamaConfig(**{**WORDS, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}),
+    )  # fmt: skip
+    return make(hf.LlavaForConditionalGeneration, config, attention)
+
+
+def asked() -> dict[str, Any]:
+    """Sixteen image tokens in the midst of six words."""
+    words = ids(ROWS, 6, high=59)
+    places = torch.full((ROWS, 16), 59)
+    return {"input_ids": torch.cat([words[:, :2], places, words[:, 2:]], 1), **image()}
+
+
+def blip(attention: str) -> Any:
+    config = hf.BlipConfig(text_config={**WORDS, "encoder_hidden_size": 16}, vision_config=SIGHT, projection_dim=8)
+    return make(hf.BlipForImageTextRetrieval, config, attention)
+
+
+# ---- whose scores a position's are ----
+
+
+def after_tower(eager: Any, here: Any, name: str, image: Tensor, skipped: int) -> Tensor | None:
+    """What image tokens of a language model got, handed on through the vision tower's own maps to the patches."""
+    if name == "attcat":
+        return None
+    maps: list[Tensor] = []
+    towers = [m for m in eager.modules() if type(m).__name__ in ("CLIPAttention", "GitVisionAttention")]
+    hooks = [m.register_forward_hook(lambda m, args, out: maps.append(out[1])) for m in towers]
+    total = independent.score(independent.call(eager, here.inputs), here.case.target).sum()
+    for hook in hooks:
+        hook.remove()
+    grads = torch.autograd.grad(total, maps)
+    row = torch.cat([image.new_zeros(len(image), skipped), image], 1)
+    told = independent.Told(maps, list(grads), [], row)
+    found = independent.rollout(told) if name == "rollout" else independent.generic(told)
+    return found[0].detach()[:, 1:].unflatten(1, (4, 4))
+
+
+def llava_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+    found = theirs[0].clone()
+    image = after_tower(eager, here, name, found[:, 2:18], skipped=1)
+    found[:, 2:18] = 0  # the placeholders' own embeddings go nowhere
+    return {"input_ids": found, **({} if image is None else {"pixel_values": image})}
+
+
+def git_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+    words = theirs[0][:, 17:] * here.inputs["attention_mask"]
+    image = after_tower(eager, here, name, theirs[0][:, :17], skipped=0)
+    return {"input_ids": words, **({} if image is None else {"pixel_values": image})}
+
+
+def vilt_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+    """Seven words, a class token, and the patches in an order that the model draws by lot."""
+    embed, seen = eager.vilt.embeddings.visual_embed, []
+    with mock.patch.object(
+        eager.vilt.embeddings, "visual_embed", lambda *a, **k: seen.append(embed(*a, **k)) or seen[-1]
+    ):
+        independent.call(eager, here.inputs)
+    where = seen[0][2][0]  # (rows, patches, 2)
+    grid = torch.zeros(len(where), 4, 4, dtype=theirs[0].dtype)
+    for row, places in enumerate(where):
+        grid[row, places[:, 0], places[:, 1]] = theirs[0][row, 8:]
+    return {"input_ids": theirs[0][:, :7] * here.inputs["attention_mask"], "pixel_values": grid}
+
+
+def side_by_side(first: str, count: int, second: str) -> Any:
+    """Two inputs one after the other in one sequence."""
+
+    def places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+        mask = here.inputs.get("attention_mask", 1)
+        return {first: theirs[0][:, :count] * mask, second: theirs[0][:, count:]}
+
+    return places
+
+
+CASES: dict[str, Case] = {
+    "clip": of_tests(
+        FAMILIES["clip"], "joint",
+        parts={"input_ids": lambda out: out.text_model_output, "pixel_values": lambda out: out.vision_model_output},
+    ),
+    "lxmert": of_tests(FAMILIES["lxmert"], "joint", reports=False),
+    "siglip": Case(
+        of("SiglipModel", "SiglipConfig", text_config=WORDS, vision_config=SIGHT),
+        lambda: {"input_ids": ids(ROWS, 7), **image()}, "joint", target=lambda out: out.logits_per_image.diagonal(),
+        reports=False,
+    ),
+    "vilt": Case(
+        of("ViltForQuestionAnswering", "ViltConfig", **{**SMALL, **TEXT, **POSITION}, image_size=16, patch_size=4,
+           max_image_length=-1),
+        lambda: {**text(), **image()}, "joint", lay=vilt_places,
+    ),
+    "visual_bert": Case(
+        of("VisualBertForQuestionAnswering", "VisualBertConfig", **{**SMALL, **TEXT, **POSITION},
+           visual_embedding_dim=10),
+        lambda: {**text(), "visual_embeds": draw(ROWS, 4, 10),
+                 "visual_attention_mask": torch.ones(ROWS, 4, dtype=torch.long),
+                 "visual_token_type_ids": torch.ones(ROWS, 4, dtype=torch.long)},
+        "joint", lay=side_by_side("input_ids", 7, "visual_embeds"),
+    ),
+    "llava": Case(llava, asked, "joint", target=(21, 7), lay=llava_places),
+    "blip": Case(
+        blip, lambda: {**text(), **image()}, "joint", target=lambda out: out.itm_score[:, 1], reports=False
+    ),
+    "git": Case(
+        of("GitForCausalLM", "GitConfig", **WORDS, vision_config=SIGHT), lambda: {**text(), **image()}, "joint",
+        target=lambda out: out.logits[:, 21, 7], lay=git_places,  # the last word that is real in every row
+    ),
+    "wav2vec2": Case(
+        of("Wav2Vec2ForSequenceClassification", "Wav2Vec2Config", **SOUND), lambda: {"input_values": draw(ROWS, 120)},
+        "sound",
+    ),
+    "wav2vec2, letters": Case(
+        of("Wav2Vec2ForCTC", "Wav2Vec2Config", **SOUND), lambda: {"input_values": draw(ROWS, 120)}, "sound",
+        target=(3, 7),
+    ),
+    "hubert": Case(
+        of("HubertForSequenceClassification", "HubertConfig", **SOUND), lambda: {"input_values": draw(ROWS, 120)},
+        "sound",
+    ),
+    "ast": Case(
+        of("ASTForAudioClassification", "ASTConfig", **SMALL, num_labels=3, patch_size=4, frequency_stride=4,
+           time_stride=4, max_length=16, num_mel_bins=8),
+        lambda: {"input_values": draw(ROWS, 16, 8)}, "sound",
+    ),
+}  # fmt: skip
