@@ -313,7 +313,7 @@ def scripted() -> Any:
 
 
 UNSEEN = {
-    "autograd.Function": (lambda: Rectify.apply, "RectifyBackward"),
+    "bound before": (lambda: Rectify.apply, "RectifyBackward"),
     "vmap": (lambda: torch.vmap(F.relu), "ReluBackward0"),
     "thread": (lambda: in_a_thread, "ReluBackward0"),
     "jit.trace": (scripted, "ReluBackward0"),
@@ -344,7 +344,7 @@ def test_the_audit_names_ops_that_the_mode_never_saw(kind: str) -> None:
 
 def test_an_unseen_op_at_the_very_end_is_named_too() -> None:
     with pytest.warns(whence.WhenceWarning, match="before the output"):
-        guided(lambda x: Rectify.apply(F.relu(x @ W) @ V))
+        guided(lambda x: torch.vmap(F.relu)(F.relu(x @ W) @ V))
 
 
 def test_constants_from_unseen_ops_are_not_taken_for_live() -> None:
@@ -359,8 +359,87 @@ def test_checkpoints() -> None:
         return F.relu(x @ W)
 
     close(guided(lambda x: checkpoint(act, x, use_reentrant=False) @ V).values, TRUTH, 1e-12)
-    with pytest.raises(whence.ModelError, match="use_reentrant=False"):
-        guided(lambda x: checkpoint(act, x, use_reentrant=True) @ V)
+    again = lambda x: checkpoint(act, x, use_reentrant=True) @ V  # noqa: E731
+    close(guided(again).values, TRUTH, 1e-12)
+    close(whence.explain(again, X, method="gradient", target=0).values, PLAIN, 1e-12)
+
+
+# ---- functions of the model's own ----
+
+
+class Bent(torch.autograd.Function):
+    """x·σ(1.7 x) with a derivative of its own, in torch's newer form."""
+
+    @staticmethod
+    def forward(x: Tensor, by: float) -> Tensor:
+        return x * torch.sigmoid(by * x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.by = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        s = torch.sigmoid(ctx.by * ctx.saved_tensors[0])
+        return g * (s + ctx.by * ctx.saved_tensors[0] * s * (1 - s)), None
+
+
+class Mixing(torch.autograd.Function):
+    """Not entry by entry, and its derivative refuses, as that of a reversible layer in eval mode does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x.detach())
+        with torch.no_grad():
+            return torch.relu(x @ weight) * x.sigmoid().sum(1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        raise AssertionError("train mode only")
+
+
+OF_ITS_OWN = {
+    "rectifier": (lambda x: Rectify.apply(x), F.relu),
+    "bent": (lambda x: Bent.apply(x, 1.7), lambda x: x * torch.sigmoid(1.7 * x)),
+    "mixing": (
+        lambda x: Mixing.apply(x, W.T @ W),
+        lambda x: torch.relu(x @ (W.T @ W)) * x.sigmoid().sum(1, keepdim=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ITS_OWN)
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "deeplift", "lrp", "guided_backprop"])
+def test_functions_of_the_models_own_are_seen(kind: str, method: str) -> None:
+    own, plain = (lambda x, act=act: act(x @ W) @ V for act in OF_ITS_OWN[kind])
+    before = torch.autograd.Function.__dict__["apply"]
+    a = whence.explain(own, X, method=method, target=0)
+    assert torch.autograd.Function.__dict__["apply"] is before
+    assert a.receipt["unseen"] == [] or method in ("gradient", "integrated_gradients")
+    assert a.gap is None or float(a.gap.max()) < (1e-2 if method == "integrated_gradients" else 1e-12)
+    if kind != "bent" or method in ("gradient", "deeplift"):  # as one op, no product of two
+        close(a.values, whence.explain(plain, X, method=method, target=0).values, 1e-9)
+
+
+def test_a_function_of_the_models_own_is_one_op_of_the_family_that_computes_the_same() -> None:
+    ops = guided(lambda x: Rectify.apply(x @ W) @ V).receipt["ops"]
+    assert {"op": "relu", "rule": "positive_both", "count": 1} in ops
+    a = whence.explain(lambda x: Bent.apply(x @ W, 1.7) @ V, X, method="lrp", target=0)
+    assert {"op": "custom", "rule": "identity", "count": 1} in a.receipt["ops"]
+
+
+def test_functions_in_other_threads_are_left_alone() -> None:
+    found: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        thread = threading.Thread(target=lambda: found.append(Rectify.apply(torch.ones(2, device="cpu"))))
+        thread.start()
+        thread.join()
+        return F.relu(x @ W) @ V
+
+    close(guided(model).values, TRUTH, 1e-12)
+    assert len(found) >= 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -28,7 +28,7 @@ def account(
     assert ledger is not None
     shape = done.score.shape
     begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
-    arrived: Any = sum(value.detach().double().flatten(2).sum(2).cpu() for value in found.values())
+    arrived: Any = sum(value.detach().double().reshape(*shape, -1).sum(2).cpu() for value in found.values())
     entries = sorted(ledger.entries, key=lambda entry: entry.number)
     losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
     lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)

@@ -186,7 +186,7 @@ def _one_by_one(
 
 def joined(values: Mapping[str, Tensor]) -> Tensor:
     """One vector per row of all explained values, in at least single precision."""
-    flat = [value.flatten(1) for value in values.values()]
+    flat = [value.reshape(len(value), -1) for value in values.values()]
     whole = torch.cat(flat, 1) if len(flat) > 1 else flat[0]
     return whole.to(torch.promote_types(whole.dtype, torch.float32))
 

@@ -59,6 +59,7 @@ class Plan:
     ledger: Ledger | None = None  # the account of a relevance pass
     origins: bool = False  # follow what values were made of
     light: bool = False  # a further pass of a model that was seen before, under no rule
+    opens: bool = False  # run the forward of the model's own autograd functions openly
 
 
 IN_PLACE = "modified by an inplace operation"
@@ -66,6 +67,7 @@ IN_PLACE = "modified by an inplace operation"
 
 def run(subject: Subject, plan: Plan) -> Pass:
     """One forward pass, with its reference recorded before it if there is one; again, otherwise, where that helps."""
+    plan = replace(plan, opens=plan.opens or subject.notes.opens)
     while True:
         try:
             if plan.reference is None:
@@ -144,6 +146,7 @@ def _forward(
         gradient=plan.gradient,
         marks=plan.marks,
         light=plan.light,
+        opens=plan.opens,
         through=plan.through,
         ahead=replay is not None if plan.ahead is None else plan.ahead,
         parts=parts,
@@ -349,24 +352,30 @@ class Pass:
         """
         if not self.score.requires_grad:
             raise _independent(self.subject)
-        if any("CheckpointFunction" in node for node, _ in self.flow.log.unseen):
-            raise ModelError(
-                "The model uses torch.utils.checkpoint with use_reentrant=True, through which no gradient of an input "
-                "can be asked for.\n  Use use_reentrant=False, or switch gradient checkpointing off."
-            )
         try:
             score = self.positive_score() if positive else None
             columns = self.columns(list(self.leaves.values()), rules, again=again, score=score, start=start)
         except (RuntimeError, Overwritten) as error:
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
-                raise
+                return self._opened().pull(rules, again=again, positive=positive, start=start)
             self.subject.notes.take_back(self.flow)
             self.subject.notes.plain = False
             anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
             return anew.pull(rules, positive=positive, start=start)
+        except Exception:
+            return self._opened().pull(rules, again=again, positive=positive, start=start)
         if not positive and all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return self.gathered(columns)
+
+    def _opened(self) -> Pass:
+        """The pass anew where a function of the model's own did not differentiate itself; else raise what it raised."""
+        notes = self.subject.notes
+        if notes.opens or not self.flow.closed:
+            raise
+        notes.take_back(self.flow)
+        notes.opens = True
+        return run(self.subject, self.plan)
 
     def gathered(self, columns: list[list[Tensor | None]]) -> dict[str, Tensor]:
         """What was sent back to each explained value, (rows, k, …)."""

@@ -69,8 +69,8 @@ def blur(subject: Subject, name: str) -> Tensor:
 def noise(subject: Subject, name: str) -> Tensor:
     """Gaussian noise with the row's own mean and deviation, within its own range, by the row's seed."""
     x = _floating(subject, name, "noise")
-    flat = x.flatten(1).double()
-    draw = normal(subject, name, x, sample=0).flatten(1).double()
+    flat = x.reshape(len(x), -1).double()
+    draw = normal(subject, name, x, sample=0).view_as(flat).double()
     found = flat.mean(1, keepdim=True) + draw * flat.std(1, correction=0, keepdim=True)
     return found.clamp(flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)).view_as(x).to(x)
 

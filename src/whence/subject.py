@@ -49,6 +49,7 @@ class Notes:
     used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
     plain: bool = True  # no pass needed copies or had checkpoints
+    opens: bool = False  # the model's own functions have no derivative here, and are run openly
     families: set[str] = field(default_factory=set)  # of the live ops
     free: bool | None = None  # whether a target function gives a row the same score wherever it stands
     most: int | None = None  # rows that memory allows in one pass, once it was found too small

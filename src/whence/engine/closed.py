@@ -194,7 +194,7 @@ def softmax_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: int) -> t
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = p * torch.sigmoid(rise) + p0 * torch.sigmoid(-rise)
     by = mean * tanhc(apart(x, before) / 2)
-    if bool((x.amax(dim) <= _HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
+    if x.numel() and bool((x.amax(dim) <= _HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
         by = by.masked_fill((x <= _HIDDEN) & (x == before), 0.0)
     return by, (p + p0) / 2
 

@@ -61,6 +61,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "clamp": "clamp clip clamp_min clamp_max hardtanh threshold",
         "pow": "pow rpow float_power",
         "sigmoid": "sigmoid special_expit expit",
+        "custom": "",  # a model's own function, entry by entry
         "logsigmoid": "logsigmoid log_sigmoid",
         "floor": "floor floor_divide floordiv heaviside",
         **{
@@ -142,6 +143,7 @@ class Spelling:
     writes: bool  # x.relu_(), x += y, x[i] = y
     inplace_at: int | None  # position of an `inplace` argument
     metadata: bool
+    family: str | None = None  # where the function is no op of torch's
 
     def writes_to_first(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         if self.writes or self.inplace_at is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import origins, rows, streams, tokens
+from whence.engine import custom, origins, rows, streams, tokens
 from whence.engine.against import Against, reveal
 from whence.engine.arguments import placed
 from whence.engine.attention import odd_attention, operands
@@ -80,6 +80,7 @@ class Flow(TorchFunctionMode):
     - `parts`: which ops give positive and negative parts; noted in the recording, asked in the replay.
     - `cut`: modules at whose outputs the graph begins anew; the last of each is in `cuts`.
     - `ledger`: the account of a relevance pass; `origins`: follow what values were made of.
+    - `opens`: run the forward of a custom function openly, although its own derivative would do.
     - `light`: take down nothing, and leave everything after the last explained value to autograd; for further passes
       of a model that was seen before.
     """
@@ -109,6 +110,7 @@ class Flow(TorchFunctionMode):
         cut: Callable[[str], bool] | None = None,
         ledger: Ledger | None = None,
         origins: bool = False,
+        opens: bool = False,
     ) -> None:
         super().__init__()
         self.rules = dict(rules or {})
@@ -126,6 +128,10 @@ class Flow(TorchFunctionMode):
         self._expanding: list[str] = []
         self._visiting = False
         self._outer: Flow | None = None
+        self._heard: Any = None
+        self._opening = 0  # how deep in the forwards of custom functions
+        self._opens = opens
+        self.closed: set[str] = set()  # custom functions that were left to their own derivative
         self._marks = Marks(not gradient and (record is not None or self.captures.active or marks))
         self._through = through and (record is not None or replay is not None)
         self._light = light
@@ -140,6 +146,7 @@ class Flow(TorchFunctionMode):
     def __enter__(self) -> Flow:
         self._outer = getattr(_active, "flow", None)
         _active.flow = self
+        self._heard = custom.listen(self)
         super().__enter__()
         return self
 
@@ -147,6 +154,7 @@ class Flow(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
+        custom.leave(self._heard)
         _active.flow = self._outer
         if error is None and self.replay is not None:
             self.replay.finish()
@@ -221,7 +229,7 @@ class Flow(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         spelled = spelling(func)
-        cuts = self._through and spelled.name in _CUTS
+        cuts = (self._through or self._opening) and spelled.name in _CUTS
         if self.suspended or (spelled.metadata and not cuts):
             return func(*args, **(kwargs or {}))
         if kwargs:
@@ -310,6 +318,37 @@ class Flow(TorchFunctionMode):
         self.mark(seen)
         return seen
 
+    # ---- functions of the model's own ----
+
+    def is_on(self) -> bool:
+        """Whether the model's code runs now, and not an op's."""
+        return not self.suspended and self in torch.overrides._get_current_function_mode_stack()
+
+    def custom(self, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An `autograd.Function`: one op if it works entry by entry, else its forward op by op, else as it is."""
+        live = [t for t in tensors_in([*args, *kwargs.values()]) if self.is_live(t)]
+        tape = self.record is not None or self.replay is not None
+        ruled = not self._light and (tape or self.modifies())
+        if not live:
+            return plain(*args, **kwargs)
+        family = custom.elementwise(plain, args, kwargs) if ruled else None
+        if family is not None:
+            spelled = Spelling(cls.__name__, writes=False, inplace_at=None, metadata=False, family=family)
+            with torch._C.DisableTorchFunction():  # as in the handler
+                return self._handle(spelled, plain, args, kwargs)
+        if ruled or self.captures.active or self._opens:
+            self._opening += 1
+            try:
+                found = custom.opened(cls, args, kwargs)
+                if any(self.is_live(t) for t in tensors_in(found)):
+                    return found
+            except Exception:  # it needs more of its context than is here
+                self.log.plain = False
+            finally:
+                self._opening -= 1
+        self.closed.add(cls.__name__)
+        return plain(*args, **kwargs)
+
     # ---- fused ops ----
 
     def _expands(self, name: str, live: list[Tensor], args: Any, kwargs: Any) -> bool:
@@ -369,7 +408,7 @@ class Flow(TorchFunctionMode):
         self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], live: list[Tensor],
         loose: list[Tensor],
     ) -> Any:  # fmt: skip
-        family = family_of(spelled.name, args, kwargs, live)
+        family = spelled.family or family_of(spelled.name, args, kwargs, live)
         if self.ledger is not None:
             self.ledger.ops += 1
         weights = None if self._visiting else self.captures.weights(family, live)
@@ -423,7 +462,7 @@ class Flow(TorchFunctionMode):
             rows.follow(spelled.name, family, func, args, kwargs, live, list(tensors_in(result)), writes)
             if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
-        if call is not None and call.note is not None:
+        if call is not None and call.note is not None and outputs:
             call.note.place, call.note.life = call.place, origins.origin_of(outputs[0]).life
         return result
 

@@ -62,8 +62,12 @@ def _first(m: Any) -> Tensor:
 
 
 def _pairs(call: Call, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """x ⊙ what came back; of complex numbers, real and imaginary parts each by itself."""
-    return [None if g is None else _times(x, g) for x, g in zip(call.x, given, strict=True)]
+    """x ⊙ what came back, of complex numbers each part by itself; an infinity, such as a masked score, takes none."""
+    parts = [None if g is None else _times(x, g) for x, g in zip(call.x, given, strict=True)]
+    return [
+        p if p is None or p.is_complex() or bool(p.sum().isfinite()) else p.masked_fill(x.isinf(), 0.0)
+        for x, p in zip(call.x, parts, strict=True)
+    ]
 
 
 def wide(t: Tensor) -> Tensor:
@@ -273,8 +277,9 @@ class _Sum(_Named):
         if self.authors and note.life.uses > 1:
             r = self.divide(r, y) * y
         s = self.divide(r, y)
+        endless = not bool(y.sum().isfinite())
         parts = [
-            (s * value).masked_fill_(value.isinf(), 0.0) if t.hides else s * value
+            (s * value).masked_fill_(value.isinf(), 0.0) if endless or t.hides else s * value
             for t, value in zip(terms, values, strict=True)
         ]
         lost = None if shares else self.divide.lost(r, s, y)

@@ -213,9 +213,11 @@ def _right(name: str, args: Any) -> Sequence[Any]:
 def _read(numbers: Tensor, rows: int) -> Place | None:
     """The axis along which row numbers change, if it is one, and how."""
     varying = []
+    if not numbers.numel():
+        return None  # nothing is there, of no row
     for axis in range(numbers.dim()):
         line = numbers.movedim(axis, 0).reshape(numbers.shape[axis], -1)[:, 0]
-        if len(line) and bool((line != line[0]).any()):
+        if bool((line != line[0]).any()):
             varying.append((axis, line))
     if rows == 1:
         return Place(0, numbers.shape[0], 1) if numbers.dim() else None

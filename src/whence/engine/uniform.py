@@ -64,7 +64,7 @@ def held_norm(call: Call) -> Back:
         given["eps"] = given.pop("bias", None)  # rms_norm(x, shape, weight, eps)
     eps = given.get("eps", 1e-5)
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    size = x.var(axes, unbiased=False, keepdim=True) if centred else x.square().mean(axes, keepdim=True)
+    size = (x - x.mean(axes, keepdim=True) if centred else x).square().mean(axes, keepdim=True)
     scale = torch.rsqrt(size + eps)
 
     def back(m: Any) -> Gradients:

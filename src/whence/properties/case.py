@@ -79,7 +79,7 @@ class Case:
             return values if values.dim() == 3 else values[..., None]
         if self.kind == "image" and values.dim() == 4:
             return values.flatten(2).transpose(1, 2)
-        return values.flatten(1)[..., None]
+        return values.reshape(len(values), -1, 1)
 
     def tensor(self, units: Tensor) -> Tensor:
         """Units as the model takes them."""
@@ -220,4 +220,4 @@ def _equivalent(pinned: Subject, name: str, model: Any) -> Scored:
 
 
 def _flat(values: Mapping[str, Tensor], alone: bool) -> Tensor:
-    return next(iter(values.values())) if alone else torch.cat([v.flatten(1) for v in values.values()], 1)
+    return next(iter(values.values())) if alone else torch.cat([v.reshape(len(v), -1) for v in values.values()], 1)

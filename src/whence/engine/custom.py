@@ -1,0 +1,133 @@
+"""A model's own `torch.autograd.Function`: told to the pass that runs, which otherwise could not see it.
+
+Nothing announces such a function to a mode, so `Function.apply` is stood in for while a pass runs; calls of other
+threads, and of passes that look away, go straight on. A function that works entry by entry is one op, of the family
+that computes the same if there is one. The forward of any other is run openly, op by op, where a method has rules.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+_lock = threading.Lock()
+_waiting: list[Any] = []  # torch's own `apply`, while it is stood in for, once for each pass that runs
+_hears = threading.local()  # `flow`: the pass that runs in this thread
+
+KNOWN: dict[str, Sequence[Callable[[Tensor], Tensor]]] = {
+    "relu": (F.relu,),
+    "relu6": (F.relu6,),
+    "gelu": (F.gelu, lambda x: F.gelu(x, approximate="tanh")),
+    "silu": (F.silu,),
+    "mish": (F.mish,),
+    "elu": (F.elu,),
+    "hardswish": (F.hardswish,),
+    "softplus": (F.softplus,),
+    "sigmoid": (torch.sigmoid,),
+    "tanh": (torch.tanh,),
+}
+_GIST = 1e-5  # how near a function must come to a known one: authors shorten their constants
+
+
+def listen(flow: Any) -> Any:
+    """From now on this pass is told of custom functions; what comes back is the one that was told before."""
+    with _lock:
+        _waiting.append(Function.__dict__["apply"] if not _waiting else _waiting[0])
+        if len(_waiting) == 1:
+            Function.apply = classmethod(_apply)  # type: ignore[method-assign, assignment]
+    before, _hears.flow = getattr(_hears, "flow", None), flow
+    return before
+
+
+def leave(before: Any) -> None:
+    """The reverse of `listen`."""
+    _hears.flow = before
+    with _lock:
+        own = _waiting.pop()
+        if not _waiting:
+            Function.apply = own  # type: ignore[method-assign]
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    flow = getattr(_hears, "flow", None)
+    with _lock:
+        own = _waiting[0] if _waiting else Function.__dict__["apply"]
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return own.__func__(cls, *args, **kwargs)
+
+    if flow is None or cls.__module__.startswith("whence.") or not flow.is_on():
+        return plain(*args, **kwargs)
+    return flow.custom(cls, plain, args, kwargs)
+
+
+class Context:
+    """What a function's forward is given in the stead of its context; nothing of it is used."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+        self.constants: list[Tensor] = []
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        self.constants += tensors
+
+    def save_for_forward(self, *tensors: Any) -> None: ...
+
+    def mark_dirty(self, *tensors: Any) -> None: ...
+
+    def set_materialize_grads(self, value: bool) -> None: ...
+
+
+def opened(cls: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """A function's forward as plain ops."""
+    if cls.setup_context is not Function.setup_context:
+        return cls.forward(*args, **kwargs)
+    context = Context(args)
+    found = cls.forward(context, *args, **kwargs)
+    fixed = {id(t) for t in context.constants}
+    if isinstance(found, tuple):
+        return tuple(t.detach() if id(t) in fixed else t for t in found)
+    return found
+
+
+def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> str | None:
+    """The family of a function each of whose entries depends on the same entry of its one tensor; None if it does not.
+
+    Found by asking: with other values at some places, only these places may change.
+    """
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    x = tensors[0].detach() if len(tensors) == 1 and tensors[0] is args[0] else None
+    if x is None or not x.is_floating_point() or x.numel() < 2:
+        return None
+
+    def at(point: Tensor) -> Any:
+        return run(point.clone(), *args[1:], **kwargs)
+
+    other = x.flatten().roll(1).view_as(x) * 0.5 - 0.25
+    some = torch.arange(x.numel(), device=x.device).remainder(3).view_as(x) == 0
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        y, there, mixed = at(x), at(other), at(torch.where(some, x, other))
+        if not all(isinstance(t, Tensor) and t.shape == x.shape and t.dtype == x.dtype for t in (y, there, mixed)):
+            return None
+        if not _near(mixed, torch.where(some, y, there), 8 * torch.finfo(x.dtype).eps):
+            return None
+        points = torch.cat([x.flatten(), other.flatten(), torch.linspace(-5, 5, 41, dtype=x.dtype, device=x.device)])
+        values = at(points)
+        if values.shape != points.shape:
+            return "custom"
+        same = (name for name, spelled in KNOWN.items() if any(_near(values, f(points), _GIST) for f in spelled))
+        return next(same, "custom")
+
+
+def _near(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    return bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
