@@ -469,6 +469,22 @@ def test_a_model_that_mixes_rows_is_explained_row_by_row() -> None:
         close(a.values[row], whence.explain(mixing, x[row : row + 1], method="lrp", target=0).values[0], 1e-12)
 
 
+def test_a_model_that_mixes_rows_is_traced_row_by_row_too(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = made(lambda: nn.Linear(4, 2)), noise(3, 4)
+
+    def mixing(x: Tensor) -> Tensor:
+        return (torch.eye(len(x), dtype=x.dtype) @ model(x)).relu() + model(x)
+
+    a = whence.explain(mixing, x, method="lrp", target=0)
+    alone = [whence.trace(mixing, x[row : row + 1], method="lrp", target=0, show=False) for row in range(3)]
+    capsys.readouterr()
+    traced = whence.trace(mixing, x, method="lrp", target=0)
+    assert traced.steps == tuple(step for one in alone for step in one)
+    assert traced.receipt["row_by_row"] == a.receipt["row_by_row"]
+    assert [line["end"] for line in traced.receipt["relevance"]] == [t.receipt["relevance"][0]["end"] for t in alone]
+    assert "The rows were traced one by one" in capsys.readouterr().out
+
+
 # ---- receipts ----
 
 

@@ -148,13 +148,24 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     with gathered() as said, apart():
         subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
-            entry.function(baselines.resolved(subject), **own)
-    found = Trace(method, tuple(subject.notes.steps or ()), subject.notes.summary())
+            notes = _traced(subject, own)
+    found = Trace(method, tuple(notes.steps or ()), notes.summary())
     for one in said:
         shown(one)
     if show:
         say(found)
     return found
+
+
+def _traced(subject: Subject, params: Mapping[str, Any]) -> Notes:
+    """What the passes of all rows did; row after row, where a rule sums per row and nobody knows where the rows are."""
+    try:
+        methods[subject.method].function(baselines.resolved(subject), **params)
+    except RowsLost as lost:
+        subject = replace(subject, notes=Notes(steps=[], facts={"row_by_row": str(lost)}))
+        for row in subject.split(1):
+            methods[subject.method].function(baselines.resolved(row), **params)
+    return subject.notes
 
 
 def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> list[Part]:

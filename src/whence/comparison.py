@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.engine.log import Step
-from whence.saying import clean, say
+from whence.saying import clean, safe, say
 from whence.writing import Place, page_written
 
 
@@ -128,11 +128,16 @@ class Trace:
 
         heads = ["op", "family", "module", "rule", "shape"]
         rows = [[s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))] for s in self.steps]
+        after = ""
+        if "row_by_row" in self.receipt:
+            after = "\n\nThe rows were traced one by one, and their ops stand one row after the other: " + safe(
+                f"{self.receipt['row_by_row']}."
+            )
         if "relevance" not in self.receipt:
-            return table(heads, rows)
+            return table(heads, rows) + after
         for row, step in zip(rows, self.steps, strict=True):
             row += [f"{sum(step.carried):+.4f}" if step.carried else "", _lost(step)]
-        return table([*heads, "relevance", "lost"], rows) + "\n\n" + relevance(self.receipt)
+        return table([*heads, "relevance", "lost"], rows) + after + "\n\n" + relevance(self.receipt)
 
     def plot(self, ax: Any = None, row: int = 0, target: int = 0) -> Any:
         """Relevance from the score to the input: what each layer carried, and what had been lost by then.

@@ -103,9 +103,30 @@ def _target(value: Any, rows: int) -> bool:
     return isinstance(value, str) or (isinstance(value, Tensor | list) and len(value) == rows)
 
 
+def _named(value: Any, rows: int) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def _receipt(value: Any, rows: int) -> bool:
+    """What views read of it; files of older versions have less."""
+    if not _named(value, rows):
+        return False
+    items = {name: value.get(name) or [] for name in ("unruled", "unseen", "warnings", "converged", "relevance")}
+    lists = all(isinstance(item, list) for item in items.values()) and isinstance(value.get("per_row", []), list)
+    keys = {"unruled": "op", "unseen": "node"}
+    return lists and all(
+        isinstance(entry, Mapping) and key in entry for name, key in keys.items() for entry in items[name]
+    )
+
+
+def _name(value: Any, rows: int) -> bool:
+    return isinstance(value, str)
+
+
 _FITS: dict[str, Callable[[Any, int], bool]] = {
     "values": _tensors, "output_value": _numbers, "target": _target, "units": _lists, "spans": _spans,
-    "special": _lists, "words": _lists, "segments": _lists, "text": _texts, "labels": _rows,
+    "special": _lists, "words": _lists, "segments": _lists, "text": _texts, "labels": _rows, "method": _name,
+    "params": _named, "receipt": _receipt, "kept": _named,
 }  # fmt: skip
 
 
