@@ -19,7 +19,7 @@ from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.asking import Again, Randomised, View
 from whence.evaluation.cases import Case, together
 from whence.evaluation.data import named
-from whence.evaluation.journal import said
+from whence.evaluation.fingerprint import said
 from whence.methods import methods
 
 

@@ -1,111 +1,214 @@
-"""A result file: one line of JSON per finished chunk of rows, so that an interrupted evaluation goes on."""
+"""A result file: one line of JSON per finished chunk of rows, so that an interrupted evaluation goes on.
+
+The first line says what the evaluation is about, and each line has a check sum. One evaluation writes at a time.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from torch import Tensor
+from whence.errors import FileError, warn
 
-from whence.errors import FileError
-from whence.evaluation.cases import Case, bytes_of
-from whence.writing import put
+VERSION = 2  # 1: without check sums, and without the model's code and settings in the header
+_START = b'{"whence"'
+_PLAINLY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # wait for no pipe, change no line end
+_LONGEST = 1 << 28  # bytes of a header; a file without one is not read to its end
 
 
 class Journal:
-    """The finished chunks of one evaluation, in a file if there is a path."""
+    """The finished chunks of one evaluation, in a file if there is a path; `fits` says which lines are of it."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None, header: Mapping[str, Any], fits: Callable[[Any], bool]
+    ) -> None:
         if path is not None and not isinstance(path, str | os.PathLike):
             raise FileError(f"resume={path!r} is no name of a file.\n  Give a path.")
         self.path = None if path is None else Path(path)
         self.chunks: dict[int, Any] = {}
+        self.fits, self._file = fits, -1
+        if self.path is None:
+            return
+        try:
+            self._file = self._opened()
+            self._begin(json.loads(json.dumps(header)))
+        except OSError as error:
+            self.close()
+            raise self._failed(error, "read or write") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def add(self, number: int, told: Mapping[str, Any]) -> None:
+        """Keep a chunk's results."""
+        line = json.loads(json.dumps({"chunk": number, **told}))
         if self.path is not None:
-            self._open(json.loads(json.dumps(header)))
+            self._write(line)
+        self.chunks[number] = line
 
-    def _open(self, header: dict[str, Any]) -> None:
-        assert self.path is not None
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise FileError(
-                f"{str(self.path)!r} is no place for a result file.\n  Give a file in a folder that exists."
-            )
-        whole = []
-        if self.path.exists() and self.path.stat().st_size:
-            whole = self._read(header)
-        text = "".join(json.dumps(line) + "\n" for line in ({"whence": header}, *whole))
-        put(self.path, text)  # a last line that was cut short is gone
-        self.chunks = {line["chunk"]: line for line in whole}
+    # ---- the file ----
 
-    def _read(self, header: dict[str, Any]) -> list[Any]:
+    def _opened(self) -> int:
+        """The file, made if need be, which nobody else has."""
         assert self.path is not None
         try:
-            lines = self.path.read_text(encoding="utf-8").split("\n")
-            first = json.loads(lines[0])["whence"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | _PLAINLY, 0o666)
+        except (IsADirectoryError, NotADirectoryError, FileNotFoundError, ValueError):  # ValueError: a NUL in the name
+            raise self._no_place() from None
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise self._no_place()
+            if not _locked(file):
+                raise FileError(
+                    f"Another evaluation is writing {str(self.path)!r}.\n  Wait until it is done, or give another name."
+                )
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _begin(self, header: dict[str, Any]) -> None:
+        """Read what is there; what was cut short at the end goes."""
+        with open(self._file, "rb", closefd=False) as file:
+            first = file.readline(_LONGEST)
+            if not first or _torn(first):
+                os.ftruncate(self._file, 0)
+                self._write({"whence": header})
+                return
+            old = self._header(first, header)
+            good, lines = file.tell(), file.read().splitlines(keepends=True)
+        bad = []
+        for number, line in enumerate(lines, 2):
+            found = _read(line, checked=not old)
+            if found == {"whence": header}:
+                continue
+            if found is not None and self.fits(found):
+                self.chunks.setdefault(found["chunk"], found)
+            elif number == len(lines) + 1 and not line.endswith(b"\n"):
+                break  # an evaluation was interrupted as it wrote
+            else:
+                bad.append(number)
+            good += len(line)
+        os.ftruncate(self._file, good)
+        os.lseek(self._file, good, os.SEEK_SET)
+        if bad:
+            warn(
+                f"{str(self.path)!r} is damaged: {_listed(bad)} cannot be read, or has another check sum than it was "
+                "written with. What stood there is evaluated again."
+            )
+
+    def _header(self, line: bytes, header: dict[str, Any]) -> bool:
+        """Check that the file is of this evaluation; whether it is of the version before."""
+        found = _read(line, checked=False) if line.startswith(_START) else None
+        first = None if found is None else found.get("whence")
+        if not isinstance(first, dict) or not line.endswith(b"\n"):
             raise FileError(
                 f"{str(self.path)!r} is no result file of an evaluation.\n  Give another name, or remove it."
-            ) from None
+            )
+        old = first.get("version") == 1
+        if not old and first.get("version") != header["version"]:
+            raise FileError(
+                f"{str(self.path)!r} is of version {first.get('version')!r}, which this Whence does not know.\n"
+                "  Give another name."
+            )
+        if not old and _read(line, checked=True) is None:
+            raise FileError(f"{str(self.path)!r} is damaged: its first line has another check sum.\n  Remove it.")
         for name in header:
-            if first.get(name) != header[name]:
+            if first.get(name) != header[name] and not (old and name in ("version", "model")):
                 raise FileError(
                     f"{str(self.path)!r} belongs to an evaluation with other {name}.\n"
                     "  Give another name, or the same call as then."
                 )
-        found = itertools.takewhile(lambda told: told is not None, map(_line, lines[1:]))
-        return list(found)
+        if old:
+            warn(
+                f"{str(self.path)!r} was written by an earlier version, which did not note code and settings of the "
+                "model: they are taken to be the same, and so is what methods and metrics mean."
+            )
+        return old
 
-    def add(self, number: int, told: Mapping[str, Any]) -> None:
-        """Keep a chunk's results."""
-        line = {"chunk": number, **told}
+    def _write(self, line: Mapping[str, Any]) -> None:
+        """Add a line, or nothing of it."""
         text = json.dumps(line)
-        self.chunks[number] = json.loads(text)
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+        whole = f'{text[:-1]}, "check": "{_check(text)}"}}\n'.encode()
+        start = os.lseek(self._file, 0, os.SEEK_END)
+        try:
+            rest = memoryview(whole)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, start)
+            raise self._failed(error, "write") from None
+
+    def _failed(self, error: OSError, what: str) -> FileError:
+        return FileError(
+            f"cannot {what} the result file {str(self.path)!r}: {error.strerror or error}.\n"
+            "  What was finished before is kept there: see to it, and evaluate again with the same call."
+        )
+
+    def _no_place(self) -> FileError:
+        return FileError(f"{str(self.path)!r} is no place for a result file.\n  Give a file in a folder that exists.")
 
 
-def _line(text: str) -> dict[str, Any] | None:
-    """A finished chunk; None where the run was interrupted as it wrote."""
+def _locked(file: int) -> bool:
+    """Whether nobody else has the file; it is ours until it is closed, however this process ends."""
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # nor on this disk
+        return True
+    return True
+
+
+def _check(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(line: bytes, checked: bool) -> dict[str, Any] | None:
+    """A line, without its check sum; None where it is none, or its check sum is wrong (or missing, if `checked`)."""
+    try:
+        found = json.loads(line.decode())
+    except (UnicodeDecodeError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and "chunk" in found else None
+    if not isinstance(found, dict) or not line.endswith(b"\n"):
+        return None
+    check = found.pop("check", None)
+    if check is None:
+        return None if checked else found
+    return found if check == _check(json.dumps(found)) else None
 
 
-def fingerprint_of(cases: list[Case]) -> dict[str, str]:
-    """What rows and weights these are."""
-    rows, weights = hashlib.sha256(), hashlib.sha256()
-    for case in cases:
-        for name, value in case.inputs.items():
-            rows.update(name.encode() + (bytes_of(value) if isinstance(value, Tensor) else str(value).encode()))
-        rows.update(str((case.label, case.rationale)).encode())
-        rows.update(b"" if case.mask is None else bytes_of(case.mask))
-    root = cases[0].root
-    weights.update(str(said(cases[0].model) if root is None or cases[0].model is not root else "").encode())
-    for name, tensor in root.state_dict().items() if root is not None else ():
-        weights.update(name.encode() + (bytes_of(tensor) if isinstance(tensor, Tensor) else b""))
-    return {"rows": rows.hexdigest(), "weights": weights.hexdigest()}
+def _torn(line: bytes) -> bool:
+    """Whether this is the beginning of a header, whose evaluation was interrupted before it found anything."""
+    try:
+        return line.startswith(_START) and not line.endswith(b"\n") and not json.loads(line)
+    except (ValueError, RecursionError):
+        return True
 
 
-def said(value: Any) -> Any:
-    """A setting for the header: tensors and functions by what they hold."""
-    if isinstance(value, Tensor):
-        return f"tensor {hashlib.sha256(bytes_of(value)).hexdigest()}"
-    if isinstance(value, Mapping):
-        return {str(key): said(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [said(item) for item in value]
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-        parts = [code.co_code.hex(), str(code.co_consts), code.co_names, said(cells), said(value.__defaults__)]
-        return f"function {hashlib.sha256(str(parts).encode()).hexdigest()}"
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if numbers[5:] else "")
+    return f"line {shown}" if len(numbers) == 1 else f"each of the lines {shown}"

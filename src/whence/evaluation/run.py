@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from os import PathLike
 from typing import Any, Literal
@@ -14,7 +15,8 @@ from whence.evaluation.asking import Result
 from whence.evaluation.cases import Case, Failure, failed, read_case, read_masks, seeded
 from whence.evaluation.data import listed, named
 from whence.evaluation.explaining import Explainer, Ranker, rankers
-from whence.evaluation.journal import Journal, fingerprint_of, said
+from whence.evaluation.fingerprint import fingerprint_of, said
+from whence.evaluation.journal import VERSION, Journal
 from whence.evaluation.operators import default
 from whence.evaluation.scoreboard import Column, Scoreboard
 from whence.evaluation.work import Work
@@ -63,12 +65,12 @@ def evaluate(
     work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
-        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": 1,
-        **(fingerprint_of(cases) if resume is not None else {}),
+        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
+        **(fingerprint_of(model, cases) if resume is not None else {}),
     }  # fmt: skip
-    journal = Journal(resume, header)
     chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)]
-    with bar(len(cases), progress, "evaluate") as counted:
+    fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
+    with Journal(resume, header, fits) as journal, bar(len(cases), progress, "evaluate") as counted:
         for number, chunk in enumerate(chunks):
             if number not in journal.chunks:
                 journal.add(number, work.chunk(chunk, first=number == 0))
@@ -144,6 +146,47 @@ def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) 
 
 
 # ---- the table ----
+
+
+def _fits(told: Any, chunks: int, lines: set[str], columns: set[str]) -> bool:
+    """Whether this is a chunk's results, as `Work.chunk` gives them."""
+    number, rows, cost, failures = (told.get(name) for name in ("chunk", "rows", "cost", "failures"))
+    return (
+        _is_place(number)
+        and number < chunks
+        and isinstance(told.get("seconds"), int | float)
+        and isinstance(rows, list)
+        and all(isinstance(row, list) and len(row) == 6 and _row_fits(row, lines, columns) for row in rows)
+        and isinstance(cost, dict)
+        and cost.keys() <= lines
+        and all(isinstance(own, dict) and _numbers(own.values()) for own in cost.values())
+        and isinstance(failures, list)
+        and all(isinstance(f, list) and len(f) == 4 and all(isinstance(part, str) for part in f[1:]) for f in failures)
+    )
+
+
+def _row_fits(row: list[Any], lines: set[str], columns: set[str]) -> bool:
+    method, metric, place, value, parts, curve = row
+    named = isinstance(method, str) and method in lines and isinstance(metric, str) and metric in columns
+    drawn = curve is None or (
+        isinstance(curve, list) and len(curve) == 2 and all(isinstance(axis, list) and _numbers(axis) for axis in curve)
+    )
+    return (
+        named
+        and _is_place(place)
+        and _numbers([value])
+        and isinstance(parts, dict)
+        and _numbers(parts.values())
+        and drawn
+    )
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _board(

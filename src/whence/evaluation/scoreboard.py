@@ -17,7 +17,7 @@ from torch import Tensor
 from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
-from whence.evaluation.journal import said
+from whence.evaluation.fingerprint import said
 from whence.saying import say
 from whence.writing import Place, csv_text, page_written, written
 
