@@ -130,7 +130,7 @@ def _kind(value: Any) -> str:
 
 def _module(tell: Teller, module: nn.Module) -> Any:
     """A module's class with its code, its settings, what hangs on it, and what is in it."""
-    stored = _stored(type(module))
+    stored = _stored(type(module))  # type: ignore[arg-type]  # mypy asks a class for its instances' hash
     settings = {
         name: value
         for name, value in vars(module).items()
