@@ -35,7 +35,7 @@ ALLOWED = {  # who may import what of whence at run time
     "errors": {"saying"},
     "registry": {"errors"},
     "engine": {"errors", "engine"},
-    "grids": {"engine", "errors", "subject"},
+    "grids": {"engine", "errors", "maps", "subject"},
     "maps": {"engine", "errors", "passes", "subject", "windows"},
     "crossing": {"engine", "maps"},
     "windows": {"engine", "errors", "subject"},

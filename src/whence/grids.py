@@ -3,38 +3,112 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 
 from whence.engine.streams import Stream
-from whence.errors import InputError
+from whence.engine.tokens import LEARNED, LOST, Source
+from whence.errors import InputError, warn
+from whence.maps import Reading
 from whence.subject import Subject
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
+At = Mapping[Stream, Tensor | None]  # (rows, n), the token that each position of a stream stands for
 
 
-def on_inputs(subject: Subject, state: Mapping[Stream, Tensor], *, padding: bool = False) -> dict[str, Tensor]:
-    """Scores (rows, k, n) of each stream's positions as scores of the inputs they were born from.
+def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, padding: bool = False) -> dict[str, Tensor]:
+    """Scores (rows, k, n) of each stream's positions as scores of the inputs' tokens that they stand for.
 
-    A stream that was born from several inputs gives its scores to the first; the others get 0. So does what a mask
-    hides, unless `padding` is to keep its scores.
+    Positions of no input (a class token, a prompt that was learned) keep theirs to themselves; the receipt says how
+    much that is. What a mask hides gets 0, unless `padding` is to keep its scores.
     """
+    subject = reading.subject
     subject.facts.padding = padding
     score = subject.facts.score
     assert score is not None
     found: dict[str, Tensor] = {}
+    nowhere: list[str] = []
+    for stream, numbers in at.items():
+        if stream in state and numbers is not None and bool((numbers == LOST).any() & (numbers > 0).any()):
+            raise _untold(stream)
+    aside = {stream: _beside(reading, scores, at.get(stream)) for stream, scores in state.items()}
     for key, value in subject.facts.values.items():
         name = key.partition("#")[0]
-        stream = next((s for s in state if name in s), None)
-        owner = stream is not None and not any(k.partition("#")[0] in stream for k in found)
-        if stream is not None and owner:
-            scores = state[stream].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _laid_out(subject, name, scores)
-        else:
-            shape = value.shape[:2] if value.dim() > 2 else value.shape
-            found[key] = score.new_zeros(len(score), score.shape[1], *shape[1:])
+        streams = [s for s in state if name in s and not any(name in other and s < other for other in state)]
+        placed = [s for s in streams if (numbers := at.get(s)) is not None and reading.tokens.one(name, numbers)]
+        first = not any(k.partition("#")[0] == name for k in found)
+        if placed and first:
+            scores = state[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
+            found[key] = _on_tokens(reading, name, scores, at[placed[0]])
+            continue
+        owner = bool(streams) and not any(k.partition("#")[0] in streams[0] for k in found)
+        if streams and owner and not _told(at.get(streams[0])):
+            if len(streams[0] - reading.tokens.shared.keys()) > 1:
+                raise _untold(streams[0])
+            found[key] = _laid_out(subject, name, state[streams[0]].to(score.dtype).expand(-1, score.shape[1], -1))
+            continue
+        nowhere += [name] if first and name not in reading.tokens.shared else []
+        shape = value.shape[:2] if value.dim() > 2 else value.shape
+        found[key] = score.new_zeros(len(score), score.shape[1], *shape[1:])
+    _say(reading, state, aside, nowhere)
     return found
+
+
+def _told(at: Tensor | None) -> bool:
+    return at is not None and not bool((at == LOST).any())
+
+
+def _untold(names: Iterable[str]) -> InputError:
+    joined = " and ".join(repr(name) for name in sorted(names) if not name.startswith(LEARNED))
+    return InputError(
+        f"The model attends to positions of {joined} in one sequence, and it cannot be told which are whose: they went "
+        "through an op that mixes them, or that was not followed.\n  Choose a method that reads no attention."
+    )
+
+
+def _beside(reading: Reading, scores: Tensor, at: Tensor | None) -> Tensor | None:
+    """What positions of no input have, (rows,)."""
+    if at is None:
+        return None
+    given = torch.zeros_like(at, dtype=torch.bool)
+    for name in {s.name for s in reading.tokens.sources} & set(reading.subject.inputs):
+        for source in reading.tokens.sources:
+            given |= source.holds(at) if source.name == name else False
+    return (scores.abs() * ~given[:, None]).sum((1, 2)) if not bool(given.all()) else None
+
+
+def _say(
+    reading: Reading, state: Mapping[Stream, Tensor], aside: Mapping[Stream, Tensor | None], nowhere: list[str]
+) -> None:
+    """What has no score of its own, in the receipt, and in a warning where nobody else has it either."""
+    notes, subject = reading.subject.notes, reading.subject
+    missing = [part for part in aside.values() if part is not None]
+    if missing:
+        whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
+        share = torch.stack(missing).sum(0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)
+        notes.say(other_positions=[round(float(part), 6) for part in share])
+    if reading.tokens.shared:
+        notes.facts["shared_positions"] = dict(reading.tokens.shared)
+    if nowhere:
+        warn(
+            f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "
+            "to, so its scores are 0: attention does not tell what it does."
+        )
+
+
+def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None) -> Tensor:
+    """Scores (rows, k, n) of positions as those of an input's tokens, in its order: (rows, k, …)."""
+    assert at is not None
+    source = reading.tokens.one(name, at)
+    assert isinstance(source, Source)
+    ours = source.holds(at)
+    index = torch.where(ours, (at - source.first) % source.size, 0)[:, None].expand_as(scores)
+    found = scores.new_zeros(*scores.shape[:2], source.size).scatter_add(2, index, scores * ours[:, None])
+    if len(source.shape) == 1:
+        return _without_padding(reading.subject, name, found)
+    return found.unflatten(-1, source.shape)
 
 
 def _laid_out(subject: Subject, name: str, scores: Tensor) -> Tensor:

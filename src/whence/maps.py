@@ -16,13 +16,14 @@ from torch import Tensor
 from whence.engine.attention import fused_back
 from whence.engine.audit import born_in_a_pass
 from whence.engine.call import Call, Gradients, derivative
-from whence.engine.capture import Site, layer_of, layers
+from whence.engine.capture import Site, layer_of, layers, projected_from
 from whence.engine.rows import place_of
 from whence.engine.streams import Stream, both, depth_of, stream_of
+from whence.engine.tokens import Tokens, numbers_of
 from whence.errors import InputError, ParameterError
 from whence.passes import Pass
 from whence.subject import Facts, Subject
-from whence.windows import places, spread
+from whence.windows import places, spread, spread_pairs
 
 Reduce = Callable[["Map", Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
 _FUSED = "scaled_dot_product_attention"
@@ -38,8 +39,15 @@ class Map:
     query: Stream
     key: Stream
     depth: int = 0  # how many attentions came before it, one after the other
+    query_at: Tensor | None = None  # (rows, query), the token that each position stands for, where that is known
+    key_at: Tensor | None = None
+    pairs: tuple[Tensor, Tensor] | None = (
+        None  # query's and key's token of every entry, where those of a row's lines differ
+    )
+    whole: bool = True  # whether its queries are all that there are at this depth
     turned: bool = False  # its softmax goes over the first of the two axes
     found: list[Tensor] = field(default_factory=list)  # each (rows, …)
+    entered: list[Tensor] = field(default_factory=list)  # Σ h·∇h of what queries are projected from, by target
     read: list[Tensor] = field(default_factory=list)  # ‖gradient‖ of each query's row, (rows, query), by target
 
     @property
@@ -64,11 +72,13 @@ class Reading:
         self.members = layers(subject.root)
         self.extra: set[str] = set()  # modules around attention that no list has
         self._windows: dict[Site, Any] | None = None
+        self.projections = False  # whether to look for the states that queries are projected from
         self._follows_rows = False  # which costs a little, and is done where shapes leave it open
         self.begin()
 
     def begin(self) -> None:
         self.maps: list[Map] = []
+        self.tokens = Tokens(self.subject.rows)
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
         self._runs: dict[str, int] = {}
@@ -89,15 +99,18 @@ class Reading:
             if not (self.hidden and missing) and not unread:
                 break
             self.extra |= missing
+            self.projections |= self.hidden and bool(missing)
             self.gradient |= unread
-        self.maps = _as_heads(self.maps)
+        self.maps = _as_heads(_as_one(self.maps, self.tokens))
         return self
 
     def _pass(self, auto: bool) -> None:
         rules: dict[str, Any] = {_FUSED: self._fused} if self.gradient else {}
         done = self.subject.run(
             {**rules, "*": derivative},
-            expand=frozenset({"multi_head_attention_forward"} | (set() if self.gradient else {_FUSED})),
+            expand=frozenset(
+                {"multi_head_attention_forward"} | (set() if self.gradient and not self.projections else {_FUSED})
+            ),
             tell=self,
             gradient=self.gradient or auto,
             cut=self._bears_attention if auto else None,
@@ -115,14 +128,15 @@ class Reading:
 
     # ---- what the pass tells ----
 
-    def fused(self, site: Site, streams: Any, depth: int) -> None:
-        self._by_site[site] = self._met(site, streams, depth)
+    def fused(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
+        self._by_site[site] = self._met(site, streams, depth, numbers)
 
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind == "attention" or self._is_layer(site.path):
             self._be_sure(tensor)
         if site.kind == "attention":
-            found = self._met(site, stream_of(tensor), depth_of(tensor))
+            found = self._met(site, stream_of(tensor), depth_of(tensor), numbers_of(tensor))
+            self._look_back(found, tensor)
             kept, place = tensor.detach(), place_of(tensor)
             if self.gradient:
                 tensor.register_hook(lambda g: self._reduce(found, kept, g, place))
@@ -134,11 +148,19 @@ class Reading:
                 run, kept, turn = (site.path, self._runs[site.path]), tensor.detach(), _rows_first(tensor)
                 tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(turn((g * kept).sum(-1))))
         elif site.kind == "output" and site.path in self.members and self.gradient and born_in_a_pass(tensor):
-            stream = both(stream_of(tensor))[0]
+            stream = self._state_of(tensor, stream_of(tensor))
             norms: list[Tensor] = []
             self.left[site.path] = (stream, norms)
             turn = _rows_first(tensor)
             tensor.register_hook(lambda g: self._norm(norms, lambda: turn(_norms(g))))
+
+    def _look_back(self, found: Map, tensor: Tensor) -> None:
+        """Attention that runs in no member of a list: its hidden state is what its queries are projected from."""
+        state = projected_from(tensor)
+        if state is None or found.layer in self.members or not born_in_a_pass(state) or state.dim() != 3:
+            return
+        kept, turn = state.detach(), _rows_first(state, self.subject.rows)
+        state.register_hook(lambda g: found.entered.append(turn((g * kept).sum(-1))))
 
     def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
         norms.append(value())
@@ -153,12 +175,28 @@ class Reading:
     def _is_layer(self, path: str) -> bool:
         return path in self.members or path in self.extra
 
-    def _met(self, site: Site, streams: Any, depth: int) -> Map:
+    def _met(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> Map:
         layer = layer_of(self.members, site.path) or site.path
         query, key = both(streams)
         found = Map(site, layer, self._runs.get(layer, 0), query, key, depth)
+        if len(numbers) == 2 and numbers[0].dim() > 2:
+            found.query_at, found.key_at = (self.tokens.by_row(n) for n in (numbers[0][..., 0], numbers[1][..., 0, :]))
+            if found.query_at is None or found.key_at is None:
+                found.pairs = (numbers[0], numbers[1])
+            found.key = self._stream(found.key_at) or key
+            alone = found.query_at is not None and found.query_at.shape[1] == 1  # one query is about all of its keys
+            found.query = (not alone and self._stream(found.query_at)) or (found.key if alone else query)
         self.maps.append(found)
         return found
+
+    def _state_of(self, tensor: Tensor, tagged: Any) -> Stream:
+        """The stream of a hidden state (rows, n, hidden)."""
+        numbers = numbers_of(tensor)
+        return (self._stream(numbers[0][..., 0]) if len(numbers) == 1 else frozenset()) or both(tagged)[0]
+
+    def _stream(self, at: Tensor | None) -> Stream:
+        """The inputs that positions belong to."""
+        return frozenset() if at is None else self.tokens.names(at)
 
     def _fused(self, call: Call, m: Any) -> Gradients:
         """The rule of a fused attention: its own derivative, and a look at the map on the way."""
@@ -176,6 +214,7 @@ class Reading:
         g = None if signal is None else self._whole(found, signal, place)
         if not found.turned and _goes_down(a):
             found.turned, found.query, found.key = True, found.key, found.query
+            found.query_at, found.key_at = found.key_at, found.query_at
         return (a.mT, None if g is None else g.mT) if found.turned else (a, g)
 
     def _whole(self, found: Map, a: Tensor, place: Any) -> Tensor:
@@ -185,6 +224,10 @@ class Reading:
             a = a.transpose(0, 1)  # heads first
         elif place is not None and place.axis == 0 and a.dim() == 3 and place.inner == 1 < rows < len(a):
             a = a.unflatten(0, (-1, rows)).transpose(0, 1)
+        if found.pairs is not None and found.pairs[0].shape == a.shape and self.tokens.every(found.pairs) is not None:
+            found.query_at = found.key_at = self.tokens.every(found.pairs)
+            found.whole = False
+            return spread_pairs(a, *found.pairs, self.tokens)
         if a.dim() != 4 or len(a) == rows:
             return by_head(a, rows)
         if self._windows is None:
@@ -199,10 +242,10 @@ class Reading:
             if columns[0][place] is not None:
                 turn = _rows_first(leaf, self.subject.rows)
                 norms = [turn(_norms(column[place])) for column in columns]  # type: ignore[arg-type]
-                self.left[layer] = (both(streams)[0], norms)
+                self.left[layer] = (self._state_of(leaf, streams), norms)
         for stream, _ in self.left.values():  # what came after the last state that is read does nothing for the score
-            read = max(n for n, m in enumerate(self.maps) if m.layer in self.left and m.query == stream)
-            self.maps = [m for n, m in enumerate(self.maps) if m.query != stream or n <= read]
+            read = [n for n, m in enumerate(self.maps) if m.layer in self.left and m.query == stream]
+            self.maps = [m for n, m in enumerate(self.maps) if m.query != stream or not read or n <= read[-1]]
 
 
 def by_head(a: Tensor, rows: int) -> Tensor:
@@ -231,9 +274,62 @@ def _goes_down(a: Tensor) -> bool:
         return True
     if bool((across < 1 + near).all()):
         return False  # some of it goes nowhere
+    if bool(across.isnan().any()):
+        raise InputError(
+            "This model's attention is NaN in some rows: it has queries that may look at nothing.\n"
+            '  Load it with attn_implementation="sdpa", or pad on the other side.'
+        )
     raise InputError(
         f"This model has a softmax of the shape {tuple(a.shape)} that goes over neither of its last two axes.\n"
         "  Choose a method that reads no attention."
+    )
+
+
+def _as_one(maps: list[Map], tokens: Tokens) -> list[Map]:
+    """Calls about some of a depth's queries and keys each (blocks, bands) as one map over all of them."""
+    groups: dict[Any, list[Map]] = {}
+    for m in maps:
+        groups.setdefault((m.query, m.key, m.depth), []).append(m)
+    for group in groups.values():
+        if len(group) == 1 or all(m.whole and _same_tokens(m.query_at, group[0].query_at) for m in group):
+            continue
+        if all(m.found[0].dim() == 1 for m in group):  # nothing is asked of maps
+            maps = [m for m in maps if m not in group[1:]]
+            continue
+        every = None if any(m.query_at is None for m in group) else tokens.every([m.query_at for m in group])  # type: ignore[misc]
+        if every is None or any(m.found[0].dim() != 3 for m in group):
+            raise _in_pieces(group[0])
+        for m in group:
+            m.found = [_over_all(t, m, every) for t in m.found]
+            m.read = [(r[:, None] @ _places(m.query_at, every).to(r))[:, 0] for r in m.read]
+        first = group[0]
+        first.found = [torch.stack(same).sum(0) for same in zip(*(m.found for m in group), strict=True)]
+        first.read = [torch.stack(same).square().sum(0).sqrt() for same in zip(*(m.read for m in group), strict=True)]
+        first.query_at = first.key_at = every
+        maps = [m for m in maps if m not in group[1:]]
+    return maps
+
+
+def _same_tokens(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and a.shape == b.shape and torch.equal(a, b))
+
+
+def _places(at: Tensor | None, every: Tensor) -> Tensor:
+    """Which of all tokens each position is, (rows, n, all)."""
+    assert at is not None
+    return at[:, :, None] == every[:, None]
+
+
+def _over_all(found: Tensor, m: Map, every: Tensor) -> Tensor:
+    """(rows, query, key) for all tokens, 0 elsewhere."""
+    return _places(m.query_at, every).to(found).mT @ found @ _places(m.key_at, every).to(found)
+
+
+def _in_pieces(m: Map) -> InputError:
+    return InputError(
+        f"The model computes its attention (in {m.layer or 'the model itself'}) in pieces, and it cannot be told how "
+        "they make one map.\n  Choose a method that reads no attention, or a configuration of the model that attends "
+        "to all tokens at once."
     )
 
 
@@ -277,15 +373,22 @@ def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
         if shares is None:
             continue
         if where != "auto":
-            shares = _chosen(where, real_positions(reading.subject, last.query, shares.shape[-1]))[:, None]
+            shares = _chosen(where, real_positions(reading, last.query, last.query_at, shares.shape[-1]))[:, None]
         found[last.query] = shares
     return found
 
 
 def _last_maps(maps: list[Map]) -> list[Map]:
-    """Each stream's last map, if what it leads to goes to the score and not to another stream's attention."""
+    """Each stream's last map, if what it leads to goes to the score and not to another stream's attention.
+
+    A stream that goes on as a part of a joint one (an image's tokens among those of a text) is read there.
+    """
     last = {m.query: n for n, m in enumerate(maps)}
-    return [maps[n] for stream, n in last.items() if not any(m.crosses and m.key == stream for m in maps[n:])]
+    return [
+        maps[n]
+        for stream, n in last.items()
+        if not any((m.crosses and m.key == stream) or stream < m.key for m in maps[n:])
+    ]
 
 
 def _fits(reading: Reading, last: Map) -> bool:
@@ -336,12 +439,19 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(index, real.shape[1]).to(real)
 
 
-def real_positions(subject: Subject, stream: Stream, n: int) -> Tensor:
+def real_positions(reading: Reading, stream: Stream, at: Tensor | None, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
-    value = next(iter(subject.facts.values.values()))
-    dtype = torch.promote_types(value.dtype, torch.float32)
-    for key in sorted(stream):
-        mask = subject.real(key, (subject.rows, n))
-        if mask is not None:
-            return mask.to(value.device, dtype)
-    return torch.ones(subject.rows, n, dtype=dtype, device=value.device)
+    subject = reading.subject
+    like = next(iter(subject.facts.values.values()))
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    found = torch.ones(subject.rows, n, dtype=dtype, device=like.device)
+    for name in sorted(stream):
+        source = None if at is None else reading.tokens.one(name, at)
+        if source is not None and at is not None:
+            mask = subject.real(name, (subject.rows, source.size))
+            if mask is not None:
+                index = (at - source.first).clamp(0, mask.numel() - 1)
+                found = torch.where(source.holds(at), mask.flatten().to(like.device, dtype)[index], found)
+        elif (mask := subject.real(name, (subject.rows, n))) is not None:
+            return mask.to(like.device, dtype)
+    return found

@@ -51,7 +51,6 @@ class Plan:
     parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel
     parameters: bool = False  # leave parameters in the graph
     graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
-    tokens: bool = False  # follow the tokens, into windows and out of them
     rows: bool = False  # follow the rows, for rules that sum per row
     marks: bool = False  # take down live ops without gradients too
     through: bool = True  # a pass with a reference looks through detach() and no_grad()
@@ -156,10 +155,11 @@ def _forward(
         rows=subject.rows if plan.rows else None,
     )
     flow.log.lost = subject.notes.lost
-    flow.captures.tokens = plan.tokens
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
             listener.begin()
+    flow.captures.tokens = getattr(plan.tell, "tokens", None)
+    flow.captures.projections = getattr(plan.tell, "projections", False)
     if subject.notes.forwards:
         rewind(subject.root)
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
@@ -301,6 +301,12 @@ def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
             '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
         )
     if subject.needs_attention and seen and not flow.captures.attention:  # nothing is met where nothing is live
+        hidden = [node for node, _ in flow.log.unseen]
+        if hidden:
+            raise NoAttention(
+                f"{subject.method} reads attention, and this model has none that can be seen: part of it runs inside "
+                f"{hidden[0]}, where the engine cannot look.\n  Choose another method, such as occlusion."
+            )
         raise NoAttention(
             f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
             "  Choose a method that works on any model, such as gradient or guided_backprop."

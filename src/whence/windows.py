@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from whence.engine import tokens
 from whence.engine.call import derivative
 from whence.engine.capture import Site, layers
+from whence.engine.tokens import Tokens, begin, numbers_of
 from whence.errors import InputError
 from whence.subject import Subject
 
@@ -18,6 +19,7 @@ class Places:
     """Listens to a pass: for each attention call, the numbers of its windows' queries and keys, and of all tokens."""
 
     members: set[str]
+    tokens: Tokens
     found: dict[Site, tuple[Tensor, Tensor, int]] = field(default_factory=dict)
     count: int = 0
 
@@ -26,23 +28,25 @@ class Places:
 
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind == "input" and site.path in self.members and tensor.dim() == 3:
-            tokens.begin(tensor)
+            begin(tensor)
             self.count = tensor.shape[1]
         elif site.kind == "attention":
-            numbers = tokens.numbers_of(tensor)
-            if len(numbers) == 2:
+            numbers = numbers_of(tensor)
+            if len(numbers) == 2 and tensor.dim() == 4:
                 query, key = numbers  # (windows, heads, w, w)
+                if not all(bool((n == n[:, :1]).all()) for n in numbers):
+                    return  # the second axis is something else than heads
                 self.found[site] = (query[:, 0, :, 0], key[:, 0, 0, :], self.count)
 
-    def fused(self, site: Site, streams: object, depth: int) -> None:
+    def fused(self, site: Site, streams: object, depth: int, numbers: object) -> None:
         """Attention is written out in this pass."""
 
 
 def places(subject: Subject) -> dict[Site, tuple[Tensor, Tensor, int]]:
     """Run the model once more, following its tokens into their windows."""
-    listener = Places(layers(subject.root))
+    listener = Places(layers(subject.root), Tokens(subject.rows, born=False))
     expand = frozenset({"multi_head_attention_forward", "scaled_dot_product_attention"})
-    subject.run({"*": derivative}, expand=expand, tell=listener, gradient=False, tokens=True)
+    subject.run({"*": derivative}, expand=expand, tell=listener, gradient=False)
     return listener.found
 
 
@@ -63,6 +67,35 @@ def spread(a: Tensor, where: tuple[Tensor, Tensor, int] | None, rows: int) -> Te
     return whole.permute(0, 3, 1, 2)
 
 
+def spread_pairs(a: Tensor, query: Tensor, key: Tensor, tokens: Tokens) -> Tensor:
+    """Pieces of maps, in any layout, as (rows, heads, n, n): every entry goes to its query's and its key's place."""
+    every = tokens.every((query, key))
+    source = None if every is None else tokens.source_of(int(every[0, 0]))
+    if source is None:
+        raise _untold(a)
+    ours = source.holds(query) & source.holds(key)
+    first, second = (t[ours] - source.first for t in (query, key))
+    if not torch.equal(first // source.size, second // source.size):
+        raise _untold(a)
+    place = first * source.size + second % source.size
+    order = place.argsort(stable=True)
+    distinct, count = place[order].unique_consecutive(return_counts=True)
+    heads = int(count.max()) if len(count) else 1
+    if not bool((count == heads).all()):
+        raise _untold(a)
+    whole = a.new_zeros(source.rows * source.size * source.size, heads)
+    whole[distinct] = a[ours][order].view(-1, heads)
+    return whole.view(source.rows, source.size, source.size, heads).permute(0, 3, 1, 2)
+
+
+def _untold(a: Tensor) -> InputError:
+    return InputError(
+        f"This model computes its attention in pieces of the shape {tuple(a.shape)} (blocks, bands or hashed chunks), "
+        "and it cannot be told which tokens they are about.\n  Choose a method that reads no attention, or a "
+        "configuration of the model that attends to all tokens at once."
+    )
+
+
 def refit(row: Tensor, n: int, subject: Subject | None = None) -> Tensor:
     """Scores (…, m) of merged tokens for the n tokens that they were merged from: each has its share.
 
@@ -80,6 +113,25 @@ def refit(row: Tensor, n: int, subject: Subject | None = None) -> Tensor:
     if m > n and not (old_high % high or old_wide % wide):
         return row.unflatten(-1, (high, old_high // high, wide, old_wide // wide)).sum((-3, -1)).flatten(-2)
     raise _unrelated(n, m)
+
+
+def moved(row: Tensor, old: Tensor | None, new: Tensor | None, n: int, subject: Subject | None = None) -> Tensor:
+    """Scores (rows, k, m) of positions with the tokens `old` (rows, m) for n positions with the tokens `new`.
+
+    Positions of no input are matched in their order. Where tokens are not known, or are others (patches of another
+    size), positions are matched by their number.
+    """
+    if old is None or new is None or old.shape[1] != row.shape[-1] or new.shape[1] != n:
+        return refit(row, n, subject)
+    if old.shape == new.shape and bool((old == new).all()):
+        return row
+    same = (old[:, :, None] == new[:, None]) & (old > 0)[:, :, None]  # (rows, m, n)
+    if not bool(same.any()):
+        return refit(row, n, subject)
+    ours, theirs = (at <= 0 for at in (old, new))
+    order = (ours.cumsum(1)[:, :, None] == theirs.cumsum(1)[:, None]) & ours[:, :, None] & theirs[:, None]
+    weight = (same | order).to(row)
+    return row @ (weight / weight.sum(-1, keepdim=True).clamp(min=1))
 
 
 def _sides(n: int, subject: Subject | None) -> tuple[int, int]:

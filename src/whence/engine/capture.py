@@ -16,9 +16,13 @@ from torch.autograd.graph import get_gradient_edge
 
 from whence.engine import streams
 from whence.engine.ops import GROUP
+from whence.engine.tokens import Tokens, numbers_of
 
 _WEIGHTS = "_whence_weights"  # on a softmax's result and its copies
+_PIECE = "_whence_piece"  # on a part of it that is still about queries and keys
+_TOTAL = "_whence_total"  # on logsumexp(x), and on x − logsumexp(x)
 _COPIES = frozenset({"dropout", "scale"})
+_PROJECTED = "_whence_projected"  # on what was projected of a hidden state: that state
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Listener(Protocol):
     def value(self, site: Site, tensor: Tensor) -> None:
         """A value as it goes on, in the graph."""
 
-    def fused(self, site: Site, streams: Any, depth: int) -> None:
+    def fused(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
         """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
 
 
@@ -53,9 +57,10 @@ class Captures:
         self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None
     ) -> None:
         self.wants, self.edit, self.tell = wants, edit, tell
-        self.tokens = False  # follow which token each entry stands for
+        self.tokens: Tokens | None = None  # follow which token each entry stands for
         self.found: dict[Site, Tensor] = {}  # values, as they were then
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
+        self.projections = False  # follow which state queries are projected from
         self.attention = 0  # attention calls met
         self._calls: Counter[tuple[str, str]] = Counter()
 
@@ -86,6 +91,8 @@ class Captures:
         if family not in ("matmul", "einsum", "bilinear", "multiply"):
             return None
         found = next((t for t in live if getattr(t, _WEIGHTS, False)), None)
+        if found is None and family != "multiply":
+            found = next((t for t in live if getattr(t, _PIECE, False)), None)
         pooled = found is not None and found.dim() == 3 and found.shape[-1] == 1  # (rows, n, 1)
         return None if family == "multiply" and not pooled else found
 
@@ -96,12 +103,34 @@ class Captures:
             self.attention += 1
         if self.active:
             streams.follow(family, live, outputs)
+        if self.projections:
+            state = (
+                live[0] if family == "linear" else next((s for t in live if (s := projected_from(t)) is not None), None)
+            )
+            for tensor in outputs if state is not None else ():
+                setattr(tensor, _PROJECTED, state)
         copied = family in _COPIES or (group == "view" and family != "index")
         copies = copied and any(getattr(t, _WEIGHTS, False) for t in live)
         renormalised = family == "divide" and getattr(live[0], _WEIGHTS, False)
-        if copies or renormalised or family == "softmax":
+        if copies or renormalised or family == "softmax" or self._normalised(family, live, outputs):
             for tensor in outputs:
                 setattr(tensor, _WEIGHTS, True)
+        elif group == "view" and any(getattr(t, _WEIGHTS, False) or getattr(t, _PIECE, False) for t in live):
+            for tensor in outputs:
+                setattr(tensor, _PIECE, len(numbers_of(tensor)) == 2)
+
+    def _normalised(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Whether this is the end of exp(x − logsumexp(x)), a softmax by hand."""
+        on_the_way = any(getattr(t, _TOTAL, False) for t in live)
+        if family == "logsumexp" or (family == "add" and on_the_way and len(live) == 2):
+            for tensor in outputs:
+                setattr(tensor, _TOTAL, True)
+        return family == "exp" and on_the_way
+
+
+def projected_from(tensor: Tensor) -> Tensor | None:
+    """The hidden state that this was last projected from."""
+    return getattr(tensor, _PROJECTED, None)
 
 
 def layers(root: nn.Module | None) -> set[str]:

@@ -96,7 +96,7 @@ class Ledger:
 
         tensor.register_hook(carried)
 
-    def fused(self, site: Site, streams: Any, depth: int) -> None:
+    def fused(self, site: Site, streams: Any, depth: int, numbers: Any) -> None:
         """A fused attention has no boundary inside."""
 
     def cuts(self) -> list[bool]:

@@ -188,6 +188,7 @@ class Flow(TorchFunctionMode):
         streams.copy(tensor, handed)
         for copy in (leaf, handed):
             rows.copy(tensor, copy)
+            tokens.copy(tensor, copy)
         self.cuts[path] = (leaf, streams.stream_of(tensor))
         return handed
 
@@ -450,9 +451,10 @@ class Flow(TorchFunctionMode):
             self.ledger.trace(step, outputs, call.note if call is not None else None)
         if getattr(rule, "generic", self.strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(family, outputs)
+        if self.captures.tokens is not None:
+            changed = list(tensors_in(target if writes else result))
+            self.captures.tokens.follow(spelled.name, family, func, args, kwargs, live, changed, writes)
         self.captures.follow(family, live, outputs)
-        if self.captures.tokens:
-            tokens.follow(family, func, args, kwargs, live, list(tensors_in(result)))
         if self._origins:
             now = 0 if self.ledger is None else self.ledger.ops
             lives = origins.follow(family, spelled.name, args, kwargs, live, loose, outputs, now)
@@ -500,7 +502,9 @@ class Flow(TorchFunctionMode):
             call.site = self.captures.arrive("attention", self._here())
             given = operands(args, kwargs)
             pair = tuple(streams.stream_of(given[name]) for name in ("query", "key"))
-            self.captures.tell.fused(call.site, pair, max(map(streams.depth_of, live)))
+            followed = self.captures.tokens
+            numbers = () if followed is None else followed.of_fused(args, kwargs)
+            self.captures.tell.fused(call.site, pair, max(map(streams.depth_of, live)), numbers)
         return call
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:

@@ -82,6 +82,8 @@ class Sites:
         )
         self.leaves[key] = leaf
         streams.begin(handed, key)
+        if flow.captures.tokens is not None and look is None:
+            flow.captures.tokens.begin(handed, key)
         return handed
 
     def _given(self, key: str) -> Tensor | Instead | None:
@@ -216,6 +218,8 @@ class Sites:
         flow.mark(handed)
         flow.explain_from(handed)
         streams.begin(handed, key)
+        if flow.captures.tokens is not None:
+            flow.captures.tokens.begin_ids(handed, name, positions, shape)
         if flow.rows is not None:
             begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
         return handed

@@ -7,7 +7,6 @@ acts on its queries' positions and reads its keys'.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -16,19 +15,22 @@ from torch import Tensor
 
 from whence.crossing import two_stream
 from whence.engine.streams import Stream
+from whence.engine.tokens import LEARNED
 from whence.errors import InputError, ParameterError
 from whence.flow import max_flows
 from whence.grids import on_inputs
-from whence.maps import Map, Reading, readout, real_positions
+from whence.maps import Map, Reading, real_positions
+from whence.maps import readout as readout_of
 from whence.methods import method
 from whence.registry import Bounds
 from whence.subject import Subject
-from whence.windows import refit
+from whence.windows import moved
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]
 Start = Annotated[int, Bounds(low=0)]
 State = dict[Stream, Tensor]  # (rows, targets or 1, n) for each stream's positions
+Places = dict[Stream, Tensor | None]  # (rows, n), the tokens that these positions stand for
 
 
 def _heads(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
@@ -71,12 +73,14 @@ def rollout(
 def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
-    sizes = {n for m in reading.maps for n in m.found[0].shape[-2:]}
-    if len(sizes) > 1 or any(m.crosses for m in reading.maps):
+    read = readout_of(reading, readout)
+    sizes = {n for m in reading.maps for n in m.found[0].shape[-2:] if m.query in read}
+    if len(sizes) > 1 or any(m.crosses and m.query in read for m in reading.maps):
         raise InputError(
             "attention_flow is defined for one stream of as many tokens in every layer.\n  Choose rollout instead."
         )
-    return on_inputs(subject, _flows(reading, readout))
+    flows = _flows(reading, read)
+    return on_inputs(reading, flows, _first_at(reading, flows))
 
 
 # ---- maps and their gradients ----
@@ -95,7 +99,8 @@ def generic_attention(
     if any(m.crosses for m in reading.maps):
         if not identity:
             raise ParameterError("identity=False is defined for one stream of tokens.\n  Leave it out here.")
-        return on_inputs(subject, two_stream(reading, readout), padding=preset is not None)
+        state = two_stream(reading, readout)
+        return on_inputs(reading, state, _first_at(reading, state), padding=preset is not None)
     step = with_residual(False) if identity else _alone
     return through(reading, step, 0, readout, preset)
 
@@ -134,13 +139,15 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     """
     reading = Reading(subject, _where_raised, gradient=True).run()
     total: State = {}
+    at: Places = {}
     count: dict[Stream, int] = {}
     for m in reading.maps:
         stream = m.key if axis == "query" else m.query
+        here = m.key_at if axis == "query" else m.query_at
         found = _mean(m.stacked(), _real(reading, m, rows, axis), -2 if axis == "query" else -1)
-        total[stream] = total[stream] + refit(found, total[stream].shape[-1], subject) if stream in total else found
+        _add(reading, total, at, stream, found, here)
         count[stream] = count.get(stream, 0) + 1
-    return on_inputs(subject, {stream: value / count[stream] for stream, value in total.items()})
+    return on_inputs(reading, {stream: value / count[stream] for stream, value in total.items()}, at)
 
 
 @method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", **needs_attention())
@@ -152,8 +159,9 @@ def attention_gradcam(
     The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0 (`preset="authors-bert"`), and
     their ViT code looks at the class token's row of patches alone and stretches that (`preset="authors-vit"`).
     """
-    cam = functools.partial(_gradcam, subject, "all" if preset else rows, preset)
-    reading = Reading(subject, cam, gradient=True).run()
+    everything = bool(preset) or rows == "all"
+    reading = Reading(subject, lambda m, a, g: _gradcam(reading, everything, preset, m, a, g), gradient=True)
+    reading.run()
     return _first_is_zero(one_layer(reading, -1, readout, preset), preset)
 
 
@@ -198,9 +206,12 @@ def _product(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     return (g * a).mean(1)
 
 
-def _gradcam(subject: Subject, rows: str, preset: Preset, m: Map, a: Tensor, g: Tensor | None) -> Tensor:
+def _gradcam(reading: Reading, everything: bool, preset: Preset, m: Map, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
-    query, key = _real_of(subject, m.query, a.shape[2], rows), _real_of(subject, m.key, a.shape[3], rows)
+    query = real_positions(reading, m.query, m.query_at, a.shape[2])
+    key = real_positions(reading, m.key, m.key_at, a.shape[3])
+    if everything:
+        query, key = torch.ones_like(query), torch.ones_like(key)
     pairs = (query[:, :, None] * key[:, None])[:, None]  # (rows, 1, q, k)
     if preset == "authors-vit":
         pairs = torch.zeros_like(pairs)
@@ -240,19 +251,43 @@ def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: 
     """The read-out row through the layers, from the last to the one to start with."""
     if start_layer and start_layer >= max(sum(m.query == n.query for n in reading.maps) for m in reading.maps):
         raise ParameterError(f"start_layer={start_layer} is not allowed.\n  Give a layer that the model has.")
-    state: State = dict(readout(reading, where))
+    state: State = dict(readout_of(reading, where))
+    at: Places = {m.query: m.query_at for m in reading.maps}
     for m in reversed(_from_layer(reading.maps, start_layer)):
+        _part_off(state, at, m)
         if m.query in state:
-            row = refit(state[m.query], m.found[0].shape[-2], reading.subject)
+            row = moved(state[m.query], at[m.query], m.query_at, m.found[0].shape[-2], reading.subject)
+            at[m.query] = m.query_at
             stays, goes = step(row, m.stacked())
             if m.crosses:
                 state[m.query] = row if step is _alone else stays
-                state[m.key] = state[m.key] + goes if m.key in state else goes
+                _add(reading, state, at, m.key, goes, m.key_at)
             elif row.shape[-1] == 1 < goes.shape[-1]:
-                state[m.query] = _times(row, m.stacked())  # one query: nothing of it stays
+                state[m.query], at[m.query] = _times(row, m.stacked()), m.key_at  # one query: nothing of it stays
             else:
-                state[m.query] = stays + refit(goes, row.shape[-1], reading.subject)
-    return on_inputs(reading.subject, state, padding=preset is not None)
+                state[m.query] = stays + moved(goes, m.key_at, m.query_at, row.shape[-1], reading.subject)
+    return on_inputs(reading, state, at, padding=preset is not None)
+
+
+def _part_off(state: State, at: Places, m: Map) -> None:
+    """Learned tokens that looked at an input and then joined another stream's go their own way before that."""
+    if m.query in state or m.query_at is None or not all(name.startswith(LEARNED) for name in m.query):
+        return
+    for stream, scores in list(state.items()):
+        numbers = at.get(stream)
+        if m.query < stream and numbers is not None:
+            theirs = torch.isin(numbers, m.query_at)
+            state[m.query] = moved(scores * theirs[:, None], numbers, m.query_at, m.query_at.shape[1])
+            at[m.query] = m.query_at
+            state[stream] = scores * ~theirs[:, None]
+
+
+def _add(reading: Reading, total: State, at: Places, stream: Stream, found: Tensor, here: Tensor | None) -> None:
+    """Add scores of a stream's positions to those that it has, at the first positions that were met."""
+    if stream in total:
+        total[stream] = total[stream] + moved(found, here, at.get(stream), total[stream].shape[-1], reading.subject)
+    else:
+        total[stream], at[stream] = found, here
 
 
 def _from_layer(maps: list[Map], start: int) -> list[Map]:
@@ -269,20 +304,17 @@ def _from_layer(maps: list[Map], start: int) -> list[Map]:
 def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row of one layer's map onto each stream, or the mean or sum over layers."""
     state: State = {}
-    for stream, row in readout(reading, where).items():
+    at: Places = {}
+    lasts = {m.query: m.query_at for m in reading.maps}
+    for stream, row in readout_of(reading, where).items():
         for key in {m.key: None for m in reading.maps if m.query == stream}:
             maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
             chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
-            size = chosen[0].found[0].shape[-1]
-            found = [_read(reading, row, m, size) for m in chosen]
-            total = torch.stack(found).sum(0) / (len(chosen) if layer == "mean" else 1)
-            state[key] = state[key] + total if key in state else total
-    return on_inputs(reading.subject, state, padding=preset is not None)
-
-
-def _read(reading: Reading, row: Tensor, m: Map, size: int) -> Tensor:
-    row = refit(row, m.found[0].shape[-2], reading.subject)
-    return refit(_times(row, m.stacked()), size, reading.subject)
+            for m in chosen:
+                there = moved(row, lasts[stream], m.query_at, m.found[0].shape[-2], reading.subject)
+                found = _times(there, m.stacked()) / (len(chosen) if layer == "mean" else 1)
+                _add(reading, state, at, key, found, m.key_at)
+    return on_inputs(reading, state, at, padding=preset is not None)
 
 
 def _pick(maps: list[Map], layer: Any) -> Map:
@@ -293,9 +325,19 @@ def _pick(maps: list[Map], layer: Any) -> Map:
     return maps[layer]
 
 
-def _flows(reading: Reading, where: Any) -> State:
+def _first_at(reading: Reading, state: State) -> Places:
+    """The tokens of each stream's first positions."""
+    found: Places = {}
+    for m in reading.maps:
+        for stream, here in ((m.query, m.query_at), (m.key, m.key_at)):
+            if stream in state and here is not None and here.shape[1] == state[stream].shape[-1]:
+                found.setdefault(stream, here)
+    return found
+
+
+def _flows(reading: Reading, read: State) -> State:
     state: State = {}
-    for stream, row in readout(reading, where).items():
+    for stream, row in read.items():
         maps = [m.stacked()[:, 0].double() for m in reading.maps if m.query == m.key == stream]
         layers = [(a + torch.eye(a.shape[-1], device=a.device)) / 2 for a in maps]
         found = [[max_flows([a[i] for a in layers], one.double()) for one in each] for i, each in enumerate(row)]
@@ -306,24 +348,25 @@ def _flows(reading: Reading, where: Any) -> State:
 def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str, Tensor]:
     """Σ over layers of h·∇h, weighted by the attention received if rows are given."""
     total: State = {}
+    at: Places = {}
     done = set()
     for m in reading.maps:
         place = (m.layer, m.run)
-        if m.crosses or (m.query, m.depth) in done or place not in reading.entered:
+        entered = m.entered or reading.entered.get(place, [])
+        if m.crosses or (m.query, m.depth) in done or not entered or entered[0].dim() != 2:
             continue
         done.add((m.query, m.depth))
-        found = torch.stack(reading.entered[place], 1)  # (rows, k, n)
+        found = torch.stack(entered, 1)  # (rows, k, n)
         if rows is not None:
             received = _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
-            found = found * refit(received, found.shape[-1], reading.subject)
-        before = total.get(m.query)
-        total[m.query] = found if before is None else before + refit(found, before.shape[-1], reading.subject)
+            found = found * moved(received, m.key_at, m.query_at, found.shape[-1], reading.subject)
+        _add(reading, total, at, m.query, found, m.query_at)
     if not total:
         raise InputError(
             f"{reading.subject.method} reads the hidden states that enter layers of attention, and found none.\n"
             "  Choose a method that reads maps, such as generic_attention."
         )
-    return on_inputs(reading.subject, total, padding=preset is not None)
+    return on_inputs(reading, total, at, padding=preset is not None)
 
 
 # ---- real units ----
@@ -331,12 +374,8 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
 
 def _real(reading: Reading, m: Map, rows: str, side: str) -> Tensor:
     """1 for the queries (or keys) that count, (rows, 1, n)."""
-    n = m.found[0].shape[-2 if side == "query" else -1]
-    return _real_of(reading.subject, m.query if side == "query" else m.key, n, rows)[:, None]
-
-
-def _real_of(subject: Subject, stream: Stream, n: int, rows: str) -> Tensor:
-    found = real_positions(subject, stream, n)
+    query, n = side == "query", m.found[0].shape[-2 if side == "query" else -1]
+    found = real_positions(reading, m.query if query else m.key, m.query_at if query else m.key_at, n)[:, None]
     return torch.ones_like(found) if rows == "all" else found
 
 
