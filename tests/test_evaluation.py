@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from whence.evaluation import predicting
 from whence.evaluation.road import imputed
 from whence.metrics.erasure import js
 from whence.metrics.randomisation import spearman
@@ -589,3 +590,26 @@ def test_padding_matters_to_no_metric(metric: str) -> None:
     }  # fmt: skip
     found = [every(whence.evaluate(model, data, **call)) for data in (rows, longer)]
     assert torch.allclose(*found, atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3])
+def test_a_first_row_as_long_as_the_model_takes(spare: int) -> None:
+    """Whether rows can be padded is tried on the first one, which may leave no room for more tokens."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(**sizes, vocab_size=60, num_labels=3, initializer_range=0.5, max_position_embeddings=12)
+    model = BertForSequenceClassification(config).eval()
+
+    def row(length: int) -> dict[str, Tensor]:
+        return {"input_ids": torch.arange(5, 5 + length), "attention_mask": torch.ones(length).long()}
+
+    rows = [{"inputs": row(length)} for length in (12 - spare, 4, 2, 9)]
+    call: dict[str, Any] = {"methods": ["input_x_gradient"], "metrics": ["comprehensiveness"], "progress": False}
+    board = whence.evaluate(model, rows, **call)
+    assert not board.failures
+    turned = whence.evaluate(model, rows[::-1], **call)
+    value = ("input_x_gradient", "comprehensiveness")
+    assert board[value].value == pytest.approx(turned[value].value, abs=1e-6)
+    assert predicting._PADS[model]  # and such rows share passes
