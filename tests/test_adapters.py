@@ -8,6 +8,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -434,6 +435,80 @@ def test_a_plain_classifier_with_a_function() -> None:
         whence.explain(whence.wrap(model, lambda rows: "kiwi"), "kiwi", method="gradient")
 
 
+# ---- tokens as text ----
+
+
+def metaspace() -> Any:
+    """A SentencePiece-like tokenizer that falls back to bytes, as Llama 2's."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    pieces = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "▁film", "s"]
+    made = Tokenizer(
+        models.BPE({piece: n for n, piece in enumerate(pieces)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return hf.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>")
+
+
+def test_byte_level_tokens_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = built("GPT2LMHeadModel", "GPT2Config", 300, n_embd=16, n_layer=2, n_head=2, n_positions=48, eos_token_id=0)
+    lm = whence.load(stored(tmp_path / "m", model, bytes_of(tmp_path)))
+    text = "a clever 中 é\n film"
+    a = whence.explain(lm, text, method="input_x_gradient")
+    assert "".join(unit for unit in a.units[0] if unit.isascii()).split() == ["aclever", "film"]
+    assert [unit for unit in a.units[0] if not unit.isascii()] == [f"中⟨{i}/3⟩" for i in (1, 2, 3)] + [
+        "é⟨1/2⟩",
+        "é⟨2/2⟩",
+    ]
+    assert "\n" in a.units[0]
+    for unit, (start, end) in zip(a.units[0], a.spans[0], strict=True):
+        assert "⟨" in unit or unit == text[start:end] or unit.isspace()
+    assert a.labels == [lm.tokenizer.decode([a.target[0][1]])] or "⟨" in a.labels[0]
+    a.show()
+    told = capsys.readouterr().out + a.to_html() + repr(a.top(20)) + str(a.merge_words().units)
+    assert "⏎" in told
+    assert not set("ĠĊÃ©ä¸Ń") - {"©"} & set(told)
+    assert a.merge_words().units == [["a", "clever", "中", "é", "film"]]
+    every = whence.explain(lm, text, method="input_x_gradient", target=" 中")  # tokens that are written, too
+    assert every.labels == [[" ", "中⟨1/3⟩", "中⟨2/3⟩", "中⟨3/3⟩"]]
+    assert every.units[0][-3:] == [" ", "中⟨1/3⟩", "中⟨2/3⟩"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [
+        (["Ġcaf", "Ã©"], [" caf", "é"]),
+        (["Ġ", "ä¸", "ŃåĽ", "½"], [" ", "中⟨1/2⟩", "中⟨2/2⟩国⟨1/2⟩", "国⟨2/2⟩"]),
+        (["åĽ", "Ġa"], ["⟨e5 9b⟩", " a"]),
+        (["ä¸", "<end>", "Ń"], ["⟨e4 b8⟩", "<end>", "⟨ad⟩"]),
+        (["ĠðŁ", "ĺ", "Ģ!"], [" 😀⟨1/3⟩", "😀⟨2/3⟩", "😀⟨3/3⟩!"]),
+        (["film</w>", "Ċ"], ["film", "\n"]),
+        (["中"], ["中"]),  # a letter that is no sign of a byte: text already
+    ],
+)
+def test_bytes_are_put_together(tokens: list[str], shown: list[str]) -> None:
+    from whence.adapters.pieces import texts_of
+
+    known = SimpleNamespace(
+        convert_ids_to_tokens=lambda ids: [tokens[i] for i in ids],
+        byte_decoder={},
+        all_special_ids=[1] * ("<end>" in tokens),
+    )
+    assert texts_of(known, range(len(tokens))) == shown
+
+
+def test_pieces_lose_their_sign_for_a_space_and_bytes_come_together() -> None:
+    from whence.adapters.pieces import texts_of, units_of
+
+    tokenizer = metaspace()
+    names = ["<s>", "▁film", "s", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "<unk>"]
+    ids = tokenizer.convert_tokens_to_ids(names)
+    expected = ["<s>", " film", "s", " ", "中⟨1/3⟩", "中⟨2/3⟩", "中⟨3/3⟩", "<unk>"]
+    assert texts_of(tokenizer, ids) == expected
+    assert units_of(tokenizer, ids) == [unit.lstrip() or unit for unit in expected]
+
+
 # ---- generation ----
 
 
@@ -465,7 +540,9 @@ def test_every_token_of_a_generated_text_from_one_pass(writer: Any) -> None:
     a = whence.explain(writer, "a clever", method="input_x_gradient", target=written)
     assert a.values.shape == (1, k, n + k - 1)
     assert (a.receipt["forward_passes"], a.receipt["backward_passes"]) == (1, k)
-    assert a.labels == [writer.tokenizer.convert_ids_to_tokens(written.ids)]
+    pieces = [writer.tokenizer.decode([number]) for number in written.ids]
+    assert [name for name in a.labels[0] if "⟨" not in name] == [piece for piece in pieces if "\ufffd" not in piece]
+    assert not {"Ġ", "Ċ"} & set("".join([*a.labels[0], *a.units[0]]))
     for i in range(k):  # nothing from the future
         assert float(a.values[0, i, n + i :].abs().max() if n + i < a.values.shape[2] else 0.0) == 0
     b = whence.explain(writer, "a clever", method="deeplift", target=written)

@@ -55,6 +55,7 @@ def _word(a: Attribution, row: int, group: list[int]) -> Word:
     assert a.spans is not None
     assert a.special is not None
     spans = [a.spans[row][i] for i in group]
+    spans = [(start, end) for start, end in spans if start < end] or spans  # spaces count to the word after them
     span = (min(start for start, _ in spans), max(end for _, end in spans))
     if a.special[row][group[0]] or a.text is None or span[0] == span[1]:
         return (a.units[row][group[0]], span, a.special[row][group[0]])

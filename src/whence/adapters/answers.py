@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.adapters.pieces import texts_of
 from whence.adapters.text import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
 from whence.attribution import Attribution
@@ -73,7 +74,7 @@ def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
 def _labels(wrapped: Wrapped, answer: Attribution) -> list[Any] | None:
     """The names of the explained classes, one per row."""
     if wrapped.task in ("fill-mask", "text-generation") and isinstance(answer.target, list):
-        return list(wrapped.tokenizer.convert_ids_to_tokens([index[-1] for index in answer.target]))
+        return [texts_of(wrapped.tokenizer, [index[-1]])[0] for index in answer.target]
     if wrapped.task == "token-classification" and isinstance(answer.target, list):
         return [wrapped.labels.get(index[-1], str(index[-1])) for index in answer.target]
     if not wrapped.labels or not isinstance(answer.target, Tensor) or wrapped.task == "question-answering":

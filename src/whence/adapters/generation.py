@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.adapters import text as texts
+from whence.adapters.pieces import texts_of, units_of
 from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
@@ -91,7 +92,7 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
     else:
         wanted, first = _ids(wrapped, target), len(ids) - 1
         whole = [*ids, *wanted[:-1]]
-        tokens = _with(wrapped, tokens, wanted[:-1])
+        tokens = _with(wrapped, tokens, wanted)
     if limit is not None and len(whole) > limit:
         raise InputError(f"Text and continuation have {len(whole)} tokens, and the model takes {limit}.")
     inputs = {
@@ -99,7 +100,9 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Que
         "attention_mask": torch.ones(1, len(whole), dtype=torch.long, device=wrapped.device),
     }
     index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
-    facts = text_facts([tokens], inputs) | {"labels": [wrapped.tokenizer.convert_ids_to_tokens(wanted)]}
+    facts = text_facts([tokens], inputs) | {
+        "labels": [texts_of(wrapped.tokenizer, [*ids[: first + 1], *wanted])[first + 1 :]]
+    }
     return Question(wrapped.model, inputs, Indices(index), [0], facts)
 
 
@@ -108,10 +111,10 @@ def _tokens(wrapped: Wrapped, row: tuple[str, ...], limit: int | None) -> texts.
     return texts.tokens_of(wrapped.tokenizer, row, limit, long, windows=False)[0]
 
 
-def _with(wrapped: Wrapped, tokens: texts.Tokens, more: list[int]) -> texts.Tokens:
-    """The text's tokens, and those that were written after it."""
-    count = len(more)
-    units = [*tokens.units, *wrapped.tokenizer.convert_ids_to_tokens(more)]
+def _with(wrapped: Wrapped, tokens: texts.Tokens, wanted: list[int]) -> texts.Tokens:
+    """The text's tokens, and those that were written after it before the last."""
+    more, count = wanted[:-1], len(wanted) - 1
+    units = units_of(wrapped.tokenizer, [*tokens.ids["input_ids"], *wanted])[:-1]
     end = len(tokens.text[0])
     return texts.Tokens(
         {**tokens.ids, "input_ids": [*tokens.ids["input_ids"], *more]}, units, [*tokens.spans, *[(end, end)] * count],
@@ -140,9 +143,9 @@ def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Qu
         "decoder_input_ids": torch.tensor([before], device=wrapped.device),
     }
     index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]], device="cpu")
-    name = wrapped.tokenizer.convert_ids_to_tokens
-    units = {"input_ids": [tokens.units], "decoder_input_ids": [name(before)]}
-    return Question(wrapped.model, inputs, Indices(index), [0], {"text": [row[0]], "labels": [name(wanted)]}, units)
+    units = {"input_ids": [tokens.units], "decoder_input_ids": [units_of(wrapped.tokenizer, [before[0], *wanted])[:-1]]}
+    facts: dict[str, list[Any]] = {"text": [row[0]], "labels": [texts_of(wrapped.tokenizer, wanted)]}
+    return Question(wrapped.model, inputs, Indices(index), [0], facts, units)
 
 
 def _start(model: Any) -> int:

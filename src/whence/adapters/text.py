@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from whence.adapters.pieces import units_of
 from whence.errors import InputError
 
 Long = Literal["error", "truncate", "window"]
@@ -133,18 +134,19 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
     if not ids:
         raise InputError("A text has no tokens.\n  Give one that is not empty.")
     special = [bool(s) for s in given["special_tokens_mask"]]
-    units = tokenizer.convert_ids_to_tokens(ids)
     if fast:
         segments = list(given.sequence_ids(0)) if hasattr(given, "sequence_ids") else [0] * len(ids)
         spans = [(int(a), int(b)) for a, b in given["offset_mapping"]]
     else:
+        tokens = tokenizer.convert_ids_to_tokens(ids)
         segments = _segments(given, special)
-        spans = _by_pieces(tokenizer, units, segments, texts) or _aligned(units, special, segments, texts)
+        spans = _by_pieces(tokenizer, tokens, segments, texts) or _aligned(tokens, special, segments, texts)
     spans = [
         (0, 0) if s else _stripped(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
     ]
     words = _words(texts, spans, special, segments)
     names = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in given]
+    units = units_of(tokenizer, ids)
     return Tokens({n: list(given[n]) for n in names}, units, spans, special, words, tuple(texts), segments)
 
 

@@ -85,8 +85,12 @@ def counted(count: int, one: str, more: str = "") -> str:
 
 
 def spelled(unit: str) -> str:
-    """A token without its tokenizer's sign for a space before it (Ġ, ▁)."""
-    return unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit
+    """A token as it is shown: without the space before it (or a tokenizer's sign for one), other spaces as signs."""
+    bare = unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit
+    return (bare.lstrip(" ") or "␣" * len(bare)).translate(_SIGNS)
+
+
+_SIGNS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 _TRANSLATED = {"input_ids": "source", "decoder_input_ids": "written so far"}  # of an encoder and a decoder
