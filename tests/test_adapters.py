@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import whence
 from tests.hf import FAMILIES, SMALL, TEXT
@@ -737,3 +737,31 @@ def test_left_or_right_padding_is_the_same(bert: Any, writer: Any) -> None:
             wrapped.tokenizer.padding_side = side
             found.append(whence.explain(wrapped, TEXTS, method="input_x_gradient").values)
         close(found[1], found[0], 1e-6)
+
+
+class Boxes(nn.Module):
+    """Several ids per token, each looked up by itself, beside a mask: as LayoutLM has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.left, self.top, self.out = *(nn.Embedding(20, 4) for _ in range(3)), nn.Linear(4, 2)
+
+    def forward(self, input_ids: Tensor, bbox: Tensor, attention_mask: Tensor) -> Tensor:
+        h = self.words(input_ids) + self.left(bbox[:, :, 0]) + self.top(bbox[:, :, 1])
+        return self.out((h.tanh() * attention_mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "deeplift", "lrp", "occlusion", "smoothgrad"])
+def test_several_ids_per_token_have_scores_each_and_padding_none(method: str) -> None:
+    torch.manual_seed(0)
+    model = Boxes().double()
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    inputs = {
+        "input_ids": torch.randint(0, 20, (2, 3)), "bbox": torch.randint(0, 20, (2, 3, 2)), "attention_mask": mask
+    }  # fmt: skip
+    both = whence.explain(model, inputs, method=method, target=0)
+    assert both.values["bbox"].shape == (2, 3, 2)
+    assert not both.values["bbox"][1, 2].any()
+    assert both[1].values["bbox"].shape == (1, 2, 2)
+    alone = whence.explain(model, {key: value[1:] for key, value in inputs.items()}, method=method, target=0)
+    close(both.values["bbox"][1:], alone.values["bbox"], 1e-12)

@@ -243,8 +243,8 @@ def lay(here: Made, theirs: list[Tensor], values: dict[str, Tensor]) -> dict[str
         if value.dim() > 2 and found.shape[1] >= value[0].numel():
             found = found[:, found.shape[1] - value[0].numel() :].reshape(value.shape)
         elif not given[name].is_floating_point():
-            mask = given.get(name.replace("input_ids", "attention_mask"))
-            found = found if mask is None else found * mask
+            mask = independent.padding(given, name)
+            found = found if mask is None or mask.shape != found.shape else found * mask
         placed[name] = found
     return placed
 

@@ -70,6 +70,12 @@ def embeddings(of: Values, leaf: Callable[[str, Tensor], Tensor]) -> Iterator[No
         for name, t in of.items():
             if t.shape == ids.shape and torch.equal(t, ids):
                 return leaf(name, found)
+            for place in (
+                range(t.shape[-1]) if t.shape[:-1] == ids.shape else ()
+            ):  # LayoutLM: one side of a box at a time
+                if torch.equal(t[..., place], ids):
+                    laid = F.one_hot(torch.tensor(place), t.shape[-1])[:, None] * found.unsqueeze(-2)
+                    return leaf(name, laid)[..., place, :]
             if t.mT.shape == ids.shape and torch.equal(t.mT, ids):  # XLNet has the rows second
                 return leaf(name, found.transpose(0, 1)).transpose(0, 1)
         return found
@@ -99,6 +105,11 @@ def gradient(model: nn.Module, inputs: Any, target: Any, names: Sequence[str]) -
     }
 
 
+def padding(given: Values, name: str) -> Tensor | None:
+    """1 for what is real of an input's tokens."""
+    return given.get("decoder_attention_mask" if name.startswith("decoder") else "attention_mask")
+
+
 def at_zero(model: nn.Module, inputs: Any, target: Any, names: Sequence[str]) -> Tensor:
     """The score with every explained value 0; padding stays as it is."""
     given = named(inputs)
@@ -106,8 +117,10 @@ def at_zero(model: nn.Module, inputs: Any, target: Any, names: Sequence[str]) ->
     ids = {name: given[name] for name in names if name not in zeros}
 
     def zero(name: str, found: Tensor) -> Tensor:
-        mask = given.get(name.replace("input_ids", "attention_mask"))
-        return torch.zeros_like(found) if mask is None else torch.where(mask[..., None] == 0, found, 0.0)
+        mask = padding(given, name)
+        if mask is None or mask.shape != found.shape[:2]:
+            return torch.zeros_like(found)
+        return torch.where(mask.view(*mask.shape, *[1] * (found.dim() - 2)) == 0, found, 0.0)
 
     with torch.no_grad(), embeddings(ids, zero):
         return score(call(model, like(inputs, {**given, **zeros})), target)

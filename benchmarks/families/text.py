@@ -31,14 +31,33 @@ def with_global() -> dict[str, Any]:
     return {**given, "global_attention_mask": (torch.arange(16) == 0).long().expand(ROWS, 16).contiguous()}
 
 
+def in_full(output: Any) -> dict[str, Any]:
+    """Longformer's maps as (rows, heads, query, key): it reports the global token's column, then a window of 5."""
+    maps = []
+    for near, of_global in zip(output["attentions"], output["global_attentions"], strict=True):
+        rows, heads, n, _ = near.shape
+        full = near.new_zeros(rows, heads, n, n)
+        for query in range(n):
+            for place in range(5):
+                key = query + place - 2
+                if 0 <= key < n:
+                    full[:, :, query, key] += near[:, :, query, 1 + place]
+            full[:, :, query, 0] += near[:, :, query, 0]
+        full[:, :, 0] = of_global[..., 0]
+        maps.append(full)
+    return {"attentions": maps}
+
+
 def boxed() -> dict[str, Any]:
     """Text with a box on the page for each token."""
-    corner = torch.arange(14).reshape(ROWS, 7, 1) % 8
-    return {**text(), "bbox": torch.cat([corner, corner, corner + 4, corner + 5], -1)}
+    left, top = (torch.randint(0, 10, (ROWS, 7, 1), generator=torch.Generator().manual_seed(n)) for n in (6, 7))
+    return {**text(), "bbox": torch.cat([left, top, left + 4, top + 5], -1)}
 
 
 def classifier(name: str, config: str | None = None, inputs: Any = text, **options: Any) -> Case:
-    facts = {key: options.pop(key) for key in ("kinds", "attends", "reports", "target", "dtype") if key in options}
+    facts = {
+        key: options.pop(key) for key in ("kinds", "attends", "reports", "target", "dtype", "parts") if key in options
+    }
     head = options.pop("head", "ForSequenceClassification")
     built = of(name + head, (config or name) + "Config", **{**options.pop("base", BASE), **options})
     return Case(built, inputs, "text", **facts)
@@ -62,7 +81,9 @@ CASES: dict[str, Case] = {
     "funnel": classifier(
         "Funnel", base=TEXT, block_sizes=[1, 1], num_decoder_layers=1, d_model=16, n_head=2, d_head=8, d_inner=24,
     ),
-    "longformer": classifier("Longformer", inputs=with_global, attention_window=4, max_position_embeddings=40),
+    "longformer": classifier(
+        "Longformer", inputs=with_global, parts={None: in_full}, attention_window=4, max_position_embeddings=40
+    ),
     "big_bird": classifier("BigBird", inputs=long, attention_type="original_full"),
     "big_bird, blocks": classifier(
         "BigBird", inputs=lambda: {"input_ids": ids(ROWS, 64)}, attention_type="block_sparse", block_size=4,

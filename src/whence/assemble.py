@@ -47,10 +47,7 @@ def join(
 
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
-    real = {
-        name: None if parts[0].padding else subject.real(name, _shape(subject, name, value, k_shown))
-        for name, value in raw.items()
-    }
+    real = {name: None if parts[0].padding else _real(subject, name, value, k_shown) for name, value in raw.items()}
     values = {
         name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
     }
@@ -141,6 +138,15 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
     return (
         value.shape if isinstance(value, Tensor) else [n for i, n in enumerate(raw.shape) if not (k_shown and i == 1)]
     )
+
+
+def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None:
+    """Which of an input's units are no padding; of several ids per token that have scores of their own, all or none."""
+    shape = _shape(subject, name, raw, k_shown)
+    mask = subject.real(name, shape)
+    if mask is None or subject.roles.get(name) != "ids" or _as_tuple(raw)[0].dim() - k_shown < len(shape):
+        return mask
+    return mask.view(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(*shape)
 
 
 def _image_size(subject: Subject, raw: Mapping[str, Any], k_shown: bool) -> tuple[int, int] | None:

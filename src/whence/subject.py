@@ -209,12 +209,13 @@ class Subject:
         return mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == self.rows else None
 
     def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
-        """Which units (rows, n) of a value (rows, n) or (rows, n, hidden) are no padding, where a mask says so."""
+        """Which units (rows, n) of a value (rows, n, …) are no padding, where a mask says so."""
         decoder = key.startswith("decoder_") or (key == "at" and "decoder" in (self.at or "").split("."))
         mask = self.mask(decoder)
         if mask is not None and self._is_beside_text(key, mask):
             return None
-        fits = mask is not None and len(shape) in (2, 3) and tuple(mask.shape) == tuple(shape[:2])
+        several = len(shape) == 4 and self.underneath.get(key.partition("#")[0]) == "ids"  # ids per token, as of a box
+        fits = mask is not None and (len(shape) in (2, 3) or several) and tuple(mask.shape) == tuple(shape[:2])
         return mask if fits else None
 
     def _is_beside_text(self, key: str, mask: Tensor) -> bool:

@@ -142,9 +142,8 @@ def _product(axes: Iterable[Sequence[int]]) -> Tensor:
 def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
     """How many places there are along each axis; padding is none."""
     shape = game.subject.inputs[name].shape
-    if game.subject.real(name, shape) is not None:
-        return [int((game.numbers[name][row] >= 0).sum())]
-    return [shape[axis] for axis in axes]
+    real = game.subject.real(name, shape)
+    return [shape[axis] if real is None or axis != 1 else int(real[row].sum()) for axis in axes]
 
 
 def _sides(what: str, given: Any, axes: Sequence[int]) -> list[Any]:
