@@ -85,11 +85,37 @@ def test_rows_that_do_not_come_within_the_tolerance_are_named() -> None:
     close(split.values, a.values, 1e-12)
 
 
-def test_a_kink_is_met_by_secants_and_rules_of_ones_own_by_gradients() -> None:
+def test_kinks_are_told_by_the_models_ops() -> None:
     model, x = CASES["residual_cnn"].make()
-    assert ig(model, x).receipt["scheme"] == "secants"
-    own = ig(model, x, rules={"relu": whence.derivative}, tolerance=0.5)
-    assert own.receipt["scheme"] == "gradients"
+    assert ig(model, x).receipt["scheme"] == "jumps"
+    assert ig(model, x, rules={"relu": whence.derivative}, tolerance=0.5).receipt["scheme"] == "jumps"
+
+
+class Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * (x > 0)
+
+    @staticmethod
+    def backward(ctx: Any, m: Tensor) -> Tensor:
+        return m * (ctx.saved_tensors[0] > 0)
+
+
+@pytest.mark.parametrize(
+    "relu", [lambda h: h * (h > 0), lambda h: torch.where(h > 0, h, torch.zeros_like(h)), Custom.apply]
+)
+def test_kinks_that_no_op_shows_are_told_by_the_gradients(relu: Any) -> None:
+    torch.manual_seed(4)
+    first, second, last = nn.Linear(10, 48).double(), nn.Linear(48, 32).double(), nn.Linear(32, 1).double()
+
+    def model(x: Tensor) -> Tensor:
+        return last(relu(second(relu(first(x)))))[:, 0]
+
+    x = torch.randn(8, 10).double()
+    a, fine = ig(model, x), ig(model, x, rule="midpoint", steps=8000)
+    assert a.receipt["scheme"] == "jumps"
+    assert float(error(a, fine).max()) <= 0.01
 
 
 @pytest.mark.filterwarnings("ignore:.*did not reach the tolerance:whence.WhenceWarning")

@@ -33,7 +33,7 @@ def assert_smooth(case: Trained, output: str, steps: int) -> None:
     """95 % of rows converge; of those 98 % have a gap within 1 % and an L1 error within 1.5 %."""
     a, fine = explained(case, output=output), explained(case, output=output, steps=steps)
     assert float(fine.gap.max()) < 0.005  # the yardstick is finer than what it measures
-    assert a.receipt["scheme"] == "gradients"
+    assert a.receipt["scheme"].startswith("gradients")
     converged = torch.tensor(a.receipt["converged"])
     assert float(converged.float().mean()) >= 0.95
     good = (a.gap[converged] <= 0.01) & (errors(a, fine)[converged] <= 0.015)
@@ -41,12 +41,12 @@ def assert_smooth(case: Trained, output: str, steps: int) -> None:
 
 
 def assert_kinked(case: Trained, output: str, steps: int, flagged: float) -> None:
-    """Every row that is not flagged is within 3 %, and few are flagged."""
+    """Every row that is not flagged is within 1 % (and what the yardstick may be off), and few are flagged."""
     a = explained(case, output=output, max_steps=512)
     fine = explained(case, output=output, rule="midpoint", steps=steps)
-    assert a.receipt["scheme"] == "secants"
+    assert a.receipt["scheme"] == "jumps"
     converged = torch.tensor(a.receipt["converged"])
-    assert float(errors(a, fine)[converged].max()) <= 0.03
+    assert float(errors(a, fine)[converged].max()) <= 0.011
     assert float((~converged).float().mean()) <= flagged
 
 

@@ -1,27 +1,33 @@
-"""Integration that knows when to stop: what is integrated along a row's lines, refined until the row is good enough.
+"""Integration that knows when to stop: gradients along a row's lines, refined until the row is good enough.
 
-Two schemes with one face: `wanted` are the evaluations a row asks for next, `take` hands one in, `judge` decides.
-`Interpolated` takes gradients at points; it suits smooth models. `Secants` takes the rise over pieces of the line,
-shared among the inputs op by op; it suits models with kinks, whose gradient jumps so often that points say little.
+`wanted` are the points that a row asks for next, `take` hands one in, `judge` decides. How a line is integrated between
+its points, and how far that may be off, is one of two rules: `smooth` for functions with many derivatives, `kinked` for
+those whose gradient jumps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.quadrature import panels
 
+Point = tuple[int, float]  # line, α
+Piece = tuple[int, float, float]  # line, from, to
+
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
-_SHARE_OF_PIECES = 0.65  # and pieces with this one
 _OPTIMISM = 1.25  # the two interpolants differ by the coarser one's error, several times the finer one's
-_LEFT = {2: 0.5, 4: 0.2}  # of the change from pieces to halves or quarters, the error left; from trained ReLU nets
+_MARGIN = 1.25  # over one standard deviation; benchmarks/certificates.py has what it was measured on
+_ROUGH = (
+    0.6  # of the gain from 2 points to 4, the gain from 4 to 6: above it, further points do not help as they should
+)
+_SAID = 0.1  # of the tolerance asked for: no finer error than this is claimed
 
 
 @dataclass(frozen=True)
@@ -29,185 +35,180 @@ class Goal:
     """When a row is good enough."""
 
     tolerance: float
-    reach: float  # what the model's precision allows, at least the tolerance
+    precision: float  # of the model's numbers
     max_steps: int
     per_unit: Callable[[Tensor], Tensor] | None  # sums over hidden dimensions, if there are any
 
-    def sizes(self, vector: Tensor) -> list[float]:
-        """The absolute sum over elements, and over units."""
-        sums = [vector.abs().sum()]
-        if self.per_unit is not None:
-            sums.append(self.per_unit(vector[None]).abs().sum())
-        return [float(one) for one in sums]
+    @property
+    def reach(self) -> float:
+        """What the model's precision allows, at least the tolerance."""
+        return max(self.tolerance, 4 * self.precision)
+
+    def views(self, vectors: Tensor) -> list[Tensor]:
+        """Vectors (n, inputs) by element, and by unit where units have hidden dimensions."""
+        return [vectors] if self.per_unit is None else [vectors, self.per_unit(vectors)]
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """One line's integral between neighbouring points."""
+
+    parts: Tensor  # (panels, inputs)
+    errors: Tensor  # (panels, inputs), how far each may be off
+    unseen: Tensor  # (panels,), what the score rose by that no gradient at the ends can explain
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a line is integrated between its points."""
+
+    name: str
+    start: int  # panels to begin with
+    integrate: Callable[[Tensor, Tensor, Tensor], Panels]  # from α and scores (points,), and slopes (points, inputs)
+    independent: bool  # panels err each for itself, so that their errors add like those of a random walk
+
+
+# ---- the two rules ----
+
+
+def _interpolated(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
+    """The interpolant through the 6 points around a panel, compared with the one through 4."""
+    fine, coarse = (torch.from_numpy(panels(alphas.tolist(), points)).to(slopes) for points in (6, 4))
+    return Panels(fine @ slopes, (fine - coarse) @ slopes / _OPTIMISM, torch.zeros_like(alphas[1:]))
+
+
+def _stepped(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
+    """The gradient of one end up to some point of the panel, and of the other end from there.
+
+    A single kink lies where the tangents of the score at both ends meet; if they do not meet in the panel, the point is
+    its middle. With many kinks the gradient is a random walk between known ends, a Brownian bridge, whose integral has
+    the standard deviation width · |jump| / √12.
+    """
+    width, rise = alphas.diff(), scores.diff()
+    along = slopes.sum(1).double().cpu()
+    meeting = (rise / width - along[1:]) / (along[:-1] - along[1:])
+    share = torch.where((meeting >= 0) & (meeting <= 1), meeting, torch.full_like(meeting, 0.5))
+    before, after = ((w * width).to(slopes)[:, None] for w in (share, 1 - share))
+    parts = before * slopes[:-1] + after * slopes[1:]
+    moved = slopes.diff(dim=0) * width.to(slopes)[:, None]
+    unseen = (rise - parts.double().sum(1).cpu()).abs() - moved.double().abs().sum(1).cpu() / 2
+    return Panels(parts, moved * (_MARGIN / math.sqrt(12)), unseen.clamp(min=0))
+
+
+def _rough(alphas: Tensor, slopes: Tensor) -> bool:
+    """Whether interpolants gain so little from more points that there must be kinks that nobody has told of."""
+    low, middle, high = (torch.from_numpy(panels(alphas.tolist(), points)).to(slopes) @ slopes for points in (2, 4, 6))
+    return bool((high - middle).abs().sum() > _ROUGH * (middle - low).abs().sum())
+
+
+SMOOTH = Rule("gradients", 4, _interpolated, independent=False)
+KINKED = Rule("jumps", 8, _stepped, independent=True)
+
+
+# ---- one row ----
 
 
 @dataclass
 class State:
     """One row's integral so far."""
 
+    weights: tuple[float, ...]  # of its lines
+    rule: Rule
     total: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))  # all explained values in one vector
     evaluations: int = 0
     error: float = float("inf")  # estimated, relative to the absolute sum of the answer
     gap: float = float("inf")
     before: float = 0.0  # f(x')
-    wanted: list[Any] = field(default_factory=list)
+    nodes: list[dict[float, tuple[float, Tensor]]] = field(default_factory=list)  # by line: α to score and slopes
+    wanted: list[Point] = field(default_factory=list)
     done: bool = False
     unbounded: bool = False  # the score still moves at the narrowest panel: there is no integral here
 
-    @property
-    def reached(self) -> float:
-        """The tolerance that this row has come to."""
-        return max(self.gap, self.error)
+    def __post_init__(self) -> None:
+        self.nodes = [{} for _ in self.weights]
+        start = self.rule.start
+        self.wanted = [(line, i / start) for line in range(len(self.weights)) for i in range(start + 1)]
 
-    def settle(self, goal: Goal, wanted: list[Any]) -> None:
-        """Stop, or ask for more."""
-        enough = self.gap <= goal.reach and self.error <= goal.reach
-        self.done = enough or not wanted or self.evaluations + len(wanted) > goal.max_steps
-        self.wanted = [] if self.done else wanted
+    def reached(self, goal: Goal) -> float:
+        """The tolerance that this row has come to; an estimate says nothing finer than a part of what was asked for."""
+        return max(self.gap, self.error, _SAID * goal.reach)
 
-
-class Interpolated(State):
-    """Gradients at nodes; panels integrate the interpolant through the 6 nodes around, and through 4 for comparison."""
-
-    def __init__(self, weights: tuple[float, ...]) -> None:
-        super().__init__()
-        self.weights = weights
-        self.nodes: list[dict[float, tuple[float, Tensor]]] = [{} for _ in weights]
-        self.wanted = [(line, alpha) for line in range(len(weights)) for alpha in (0.0, 0.25, 0.5, 0.75, 1.0)]
-
-    def take(self, item: tuple[int, float], score: float, found: Tensor) -> None:
-        line, alpha = item
+    def take(self, point: Point, score: float, found: Tensor) -> None:
+        line, alpha = point
         self.nodes[line][alpha] = (score, found)
         self.evaluations += 1
 
-    def ends(self) -> tuple[float, float]:
+    def judge(self, goal: Goal) -> None:
+        """Integrate what there is, and stop or ask for more."""
+        pieces, parts, errors, residuals, unseen = [], [], [], [], []
+        for line, weight in enumerate(self.weights):
+            alphas = sorted(self.nodes[line])
+            scores = torch.tensor([self.nodes[line][a][0] for a in alphas], dtype=torch.float64, device="cpu")
+            slopes = torch.stack([self.nodes[line][a][1] for a in alphas])  # (points, inputs)
+            found = self.rule.integrate(torch.tensor(alphas, dtype=torch.float64, device="cpu"), scores, slopes)
+            pieces += [(line, a, b) for a, b in pairwise(alphas)]
+            parts.append(found.parts.sum(0) * weight)
+            errors.append(found.errors * weight)
+            residuals.append(weight * (scores.diff() - found.parts.double().sum(1).cpu()))
+            unseen.append(weight * (found.unseen - 4 * goal.precision * scores.abs().max()).clamp(min=0))
+        self.total = torch.stack(parts).sum(0)
+        score, self.before = self._ends()
+        scale = size_of(score, self.before)
+        rest = torch.cat(residuals)
+        self.gap = max(abs(float(rest.sum())), float(torch.cat(unseen).sum())) / scale
+        each, self.error = self._errors(goal, torch.cat(errors))
+        rough = self.rule is SMOOTH and self._enough(goal) and self._is_rough(goal)
+        if rough and len(pieces) >= KINKED.start * len(self.weights):
+            self.rule = KINKED
+            return self.judge(goal)
+        self._settle(goal, pieces, torch.maximum(each, rest.abs() / scale).tolist(), self._enough(goal) and not rough)
+
+    def _enough(self, goal: Goal) -> bool:
+        return self.gap <= goal.reach and self.error <= goal.reach
+
+    def _is_rough(self, goal: Goal) -> bool:
+        """Whether a line is rough, by more than what is asked for or rounding."""
+        if self.error <= max(_SAID * goal.tolerance, 64 * goal.precision):
+            return False
+        for line in self.nodes:
+            alphas = sorted(line)
+            if _rough(
+                torch.tensor(alphas, dtype=torch.float64, device="cpu"), torch.stack([line[a][1] for a in alphas])
+            ):
+                return True
+        return False
+
+    def _ends(self) -> tuple[float, float]:
         """f(x) and the mean f(x')."""
         rises = [w * (line[1.0][0] - line[0.0][0]) for w, line in zip(self.weights, self.nodes, strict=True)]
         return self.nodes[-1][1.0][0], self.nodes[-1][1.0][0] - sum(rises)
 
-    def judge(self, goal: Goal) -> None:
-        pieces, errors, residuals, parts = [], [], [], []
-        for line, weight in enumerate(self.weights):
-            alphas = sorted(self.nodes[line])
-            slopes = torch.stack([self.nodes[line][a][1] for a in alphas])  # (nodes, inputs)
-            scores = torch.tensor([self.nodes[line][a][0] for a in alphas], dtype=torch.float64, device=slopes.device)
-            fine = torch.from_numpy(panels(alphas, 6)).to(slopes) * weight
-            apart = fine - torch.from_numpy(panels(alphas, 4)).to(slopes) * weight
-            pieces += [(line, a, b) for a, b in pairwise(alphas)]
-            residuals += (scores.diff() * weight - (fine @ slopes.sum(1)).double()).tolist()
-            parts.append(fine.sum(0) @ slopes)
-            errors += self._errors(goal, apart, slopes)
-        self.total = torch.stack(parts).sum(0)
-        sizes = goal.sizes(self.total)
-        score, self.before = self.ends()
-        scale = size_of(score, self.before)
-        relative = [_relative(error, sizes) / _OPTIMISM for error in errors]
-        self.error, self.gap = sum(relative), abs(sum(residuals)) / scale
-        worst = [max(e, abs(r) / scale) for e, r in zip(relative, residuals, strict=True)]
-        self.settle(goal, self.halves(pieces, worst))
+    def _errors(self, goal: Goal, errors: Tensor) -> tuple[Tensor, float]:
+        """The error of each panel and of all together, relative to the answer: by element or unit, what is worse."""
+        each, whole = [], []
+        for found, answer in zip(goal.views(errors), goal.views(self.total[None]), strict=True):
+            size = float(answer.abs().sum())
+            sizes = found.abs().sum(1).double().cpu()
+            both = float(found.square().sum(0).sqrt().sum()) if self.rule.independent else float(sizes.sum())
+            each.append(
+                sizes / size
+                if size > 0
+                else torch.full_like(sizes, float("inf")).where(sizes > 0, torch.zeros_like(sizes))
+            )
+            whole.append(both / size if size > 0 else (float("inf") if both > 0 else 0.0))
+        return torch.stack(each).amax(0), max(whole)
+
+    def _settle(self, goal: Goal, pieces: list[Piece], worst: list[float], enough: bool) -> None:
+        """Stop, or ask for the middles of the worst panels."""
+        limit, left = _SHARE * max(worst), goal.max_steps - self.evaluations
+        start = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
+        self.unbounded = max(start, default=0.0) > goal.reach
+        ranked = sorted(zip(worst, pieces, strict=True), key=lambda one: -one[0])
+        found = [(line, (a + b) / 2) for w, (line, a, b) in ranked if w >= limit and b - a > _NARROWEST]
+        self.done = enough or self.unbounded or not found[:left]
+        self.wanted = [] if self.done else found[:left]
         if self.done:
-            narrow = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
-            self.unbounded = self.reached > goal.reach and max(narrow, default=0.0) > goal.reach
             self.nodes = []
-
-    @staticmethod
-    def _errors(goal: Goal, apart: Tensor, slopes: Tensor) -> list[list[float]]:
-        """Each panel's difference between the interpolants, by element and by unit."""
-        sums = [(apart @ slopes).abs().sum(1)]
-        if goal.per_unit is not None:
-            sums.append((apart @ goal.per_unit(slopes)).abs().sum(1))
-        return torch.stack(sums, 1).tolist()
-
-    def halves(self, pieces: list[tuple[int, float, float]], worst: list[float]) -> list[tuple[int, float]]:
-        limit = _SHARE * max(worst)
-        return [
-            (line, (a + b) / 2)
-            for (line, a, b), w in zip(pieces, worst, strict=True)
-            if w >= limit and b - a > _NARROWEST
-        ]
-
-
-Piece = tuple[int, float, float]  # line, from, to
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The shares of one piece's rise, and what its error is thought to be: a part of the change that halving made."""
-
-    rise: float
-    shares: Tensor
-    change: Tensor | None = None
-    part: float = 0.0
-    size: float = float("inf")  # of its error, relative to the answer
-
-
-class Secants(State):
-    """Shares of the rise over pieces of the line; a piece is compared with its halves or quarters, which replace it."""
-
-    def __init__(self, weights: tuple[float, ...], score: float, pieces: int = 4) -> None:
-        super().__init__()
-        self.weights = weights
-        self.score = score  # f(x)
-        self.leaves: dict[Piece, Leaf] = {}
-        self.split: dict[Piece, list[Piece]] = {
-            (line, 0.0, 1.0): [(line, i / pieces, (i + 1) / pieces) for i in range(pieces)]
-            for line in range(len(weights))
-        }
-        self.wanted = [piece for parts in self.split.values() for piece in parts]
-
-    def take(self, item: Piece, rise: float, found: Tensor) -> None:
-        weight = self.weights[item[0]]
-        self.leaves[item] = Leaf(rise * weight, found * weight)
-        self.evaluations += 1
-
-    def judge(self, goal: Goal) -> None:
-        parents = {piece: self.leaves.pop(piece, None) for piece in self.split}
-        self.total = torch.stack([leaf.shares for leaf in self.leaves.values()]).sum(0)
-        sizes = goal.sizes(self.total)
-        for piece, parent in parents.items():
-            if parent is not None:
-                self._compare(goal, sizes, parent, self.split[piece])
-        rise = sum(leaf.rise for leaf in self.leaves.values())
-        self.before = self.score - rise
-        self.gap = abs(rise - float(self.total.double().sum())) / size_of(self.score, self.before)
-        self.error = self._estimate(goal, sizes)
-        limit = _SHARE_OF_PIECES * max(leaf.size for leaf in self.leaves.values())
-        worst = [p for p, leaf in self.leaves.items() if leaf.size >= limit and p[2] - p[1] > _NARROWEST]
-        count = 4 if 4 * goal.reach < self.error < float("inf") else 2
-        self.split = {piece: _parts(piece, count) for piece in worst}
-        self.settle(goal, [part for parts in self.split.values() for part in parts])
-        if self.done:
-            self.leaves = {}
-
-    def _compare(self, goal: Goal, sizes: list[float], parent: Leaf, parts: list[Piece]) -> None:
-        change = torch.stack([self.leaves[part].shares for part in parts]).sum(0) - parent.shares
-        part = _LEFT[len(parts)] / len(parts)
-        size = part * _relative(goal.sizes(change), sizes)
-        for piece in parts:
-            leaf = self.leaves[piece]
-            self.leaves[piece] = Leaf(leaf.rise, leaf.shares, change, part, size)
-
-    def _estimate(self, goal: Goal, sizes: list[float]) -> float:
-        """Errors of pieces partly cancel: what is left of their sum, but no less than independent ones would leave."""
-        if any(leaf.change is None for leaf in self.leaves.values()):
-            return float("inf")
-        total = sum(leaf.part * leaf.change for leaf in self.leaves.values() if leaf.change is not None)
-        assert isinstance(total, Tensor)
-        groups = len({id(leaf.change) for leaf in self.leaves.values()})
-        apart = sum(leaf.size for leaf in self.leaves.values()) / max(1.0, groups**0.5 - 1)
-        return max(_relative(goal.sizes(total), sizes), apart)
-
-
-def _parts(piece: Piece, count: int) -> list[Piece]:
-    line, a, b = piece
-    edges = [a + (b - a) * i / count for i in range(count)] + [b]
-    return [(line, start, end) for start, end in pairwise(edges)]
-
-
-def _relative(sizes: list[float], of: list[float]) -> float:
-    """An error relative to the answer, by element or by unit, whichever is worse."""
-    ratios = (e / whole if whole > 0 else (0.0 if e == 0 else float("inf")) for e, whole in zip(sizes, of, strict=True))
-    return max(ratios)
 
 
 def size_of(score: float, before: float) -> float:

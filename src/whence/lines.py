@@ -1,4 +1,4 @@
-"""Lines: paths from baselines to the input, and what the model's gradients and secants are along them."""
+"""Lines: paths from baselines to the input, and what the model's gradients are along them."""
 
 from __future__ import annotations
 
@@ -155,24 +155,6 @@ def slopes(
         return there.facts.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
 
     return _one_by_one(subject, rows, work, cost=0.85)
-
-
-def secants(
-    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, ends: tuple[Tensor, Tensor], rules: Mapping[str, Any]
-) -> Iterator[tuple[int, float, Tensor]]:
-    """Over each piece of a line, the rise of the score and its share for each explained value."""
-
-    def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        where = of(line, items, 0)
-        before = subject.take(run).valued(lines.place(run, where, of(ends[0], items, 0))[0])
-        after = subject.take(run).valued(lines.place(run, where, of(ends[1], items, 1))[0])
-        found = after.run(rules, reference=before, through=False).pull()
-        assert before.facts.score is not None
-        assert after.facts.score is not None
-        step = {key: m[:, 0] * (after.values[key] - before.values[key]) for key, m in found.items()}
-        return (after.facts.score.double() - before.facts.score.double())[:, 0], joined(step)
-
-    return _one_by_one(subject, rows, work, cost=1.8)
 
 
 def _one_by_one(

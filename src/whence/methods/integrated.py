@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from whence import baselines
-from whence.adaptive import Goal, Interpolated, Secants, State
-from whence.engine.panels import KINKED, PANEL_RULES
-from whence.errors import DivergedError, ParameterError, warn
-from whence.lines import Lines, curve, parted, polyline, secants, slopes, straight
+from whence.adaptive import KINKED, SMOOTH, Goal, State
+from whence.errors import ParameterError, warn
+from whence.lines import Lines, curve, parted, polyline, slopes, straight
 from whence.methods import method
 from whence.noise import uniform
 from whence.progress import bar
@@ -25,8 +24,10 @@ Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gaus
 Steps = Annotated[int | None, Bounds(low=1)]
 Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
 MaxSteps = Annotated[int, Bounds(low=8)]
-Evaluate = Callable[[Tensor, list[Any]], Iterator[tuple[int, float, Tensor]]]
 _STEPS = 50
+_KINKED = frozenset(  # families whose derivative jumps
+    "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
+)
 
 
 @method(
@@ -140,87 +141,42 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
 def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> dict[str, Tensor]:
     wide, lines, k = _one_target_per_row(subject, lines)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
-    goal = Goal(tolerance, max(tolerance, 4 * eps), max_steps, _per_unit(wide))
-    scheme, states = _refined(wide, lines, goal)
+    goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
+    states = _refined(wide, lines, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.facts.score is not None
     before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
     subject.facts.before = before.to(subject.facts.score)
-    subject.notes.facts |= {"scheme": scheme, "tolerance": tolerance}
+    reached = [max(state.reached(goal) for state in row) for row in rows]
+    subject.notes.facts |= {
+        "scheme": " and ".join(sorted({state.rule.name for state in states})),
+        "tolerance": tolerance,
+    }
     subject.notes.say(
         gradient_evaluations=[sum(state.evaluations for state in row) for row in rows],
-        tolerance_reached=[max(state.reached for state in row) for row in rows],
-        converged=[all(state.reached <= tolerance for state in row) for row in rows],
+        tolerance_reached=reached,
+        converged=[one <= tolerance for one in reached],
     )
-    _warn(subject, rows, tolerance, max_steps)
+    _warn(subject, rows, reached, goal)
     return _by_value(subject, torch.stack([state.total for state in states]), k)
 
 
-def _refined(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]]:
-    """Each row's finished state. Models with kinks take secants, if they branch by no value and no rules are given."""
-    scores = _scores(wide)
-    if wide.notes.families & KINKED and not wide.rules:
-        kinked = [Secants(lines.weights, score) for score in scores]
-        try:
-            _drive(wide, kinked, goal, _secants(wide, lines))
-            return "secants", kinked
-        except DivergedError:
-            if wide.rows > 1 and not callable(wide.target):  # a row's scheme must not depend on the others
-                return _one_by_one(wide, lines, goal)
-    smooth = [Interpolated(lines.weights) for _ in range(wide.rows)]
-    _drive(wide, smooth, goal, _slopes(wide, lines))
-    return "gradients", smooth
-
-
-def _one_by_one(wide: Subject, lines: Lines, goal: Goal) -> tuple[str, list[Any]]:
-    """Rows refined each for itself, for models that branch by their values."""
-    schemes, states = set(), []
-    for row in range(wide.rows):
-        scheme, found = _refined(wide.take(torch.tensor([row], device="cpu")), _from_row(lines, row), goal)
-        schemes.add(scheme)
-        states += found
-    return " and ".join(sorted(schemes)), states
-
-
-def _from_row(lines: Lines, row: int) -> Lines:
-    return Lines(lines.weights, lambda rows, line, alpha: lines.place(rows + row, line, alpha))
-
-
-def _scores(subject: Subject) -> list[float]:
-    subject.pinned()
-    assert subject.facts.score is not None
-    return subject.facts.score[:, 0].double().tolist()
-
-
-def _drive(subject: Subject, states: Sequence[Any], goal: Goal, evaluate: Evaluate) -> None:
-    """Give the rows what they want until none wants more."""
-    with bar(len(states), subject.progress, subject.method) as count:
-        while asked := [(row, item) for row, state in enumerate(states) for item in state.wanted]:
+def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
+    """Each row's finished state."""
+    rule = KINKED if wide.notes.families & _KINKED or wide.notes.unseen else SMOOTH
+    states = [State(lines.weights, rule) for _ in range(wide.rows)]
+    with bar(len(states), wide.progress, wide.method) as count:
+        while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:
             rows = torch.tensor([row for row, _ in asked], device="cpu")
-            for i, score, found in evaluate(rows, [item for _, item in asked]):
-                row, item = asked[i]
-                states[row].take(item, score, found)
+            line = torch.tensor([point[0] for _, point in asked], device="cpu")
+            alpha = torch.tensor([point[1] for _, point in asked], dtype=torch.float64, device="cpu")
+            for i, score, found in slopes(wide, lines, rows, line, alpha):
+                row, point = asked[i]
+                states[row].take(point, score, found)
             for row in dict.fromkeys(row for row, _ in asked):
                 states[row].judge(goal)
                 count(int(states[row].done))
-
-
-def _slopes(subject: Subject, lines: Lines) -> Evaluate:
-    def evaluate(rows: Tensor, items: list[Any]) -> Any:
-        line = torch.tensor([i[0] for i in items], device="cpu")
-        alpha = torch.tensor([i[1] for i in items], dtype=torch.float64, device="cpu")
-        return slopes(subject, lines, rows, line, alpha)
-
-    return evaluate
-
-
-def _secants(subject: Subject, lines: Lines) -> Evaluate:
-    def evaluate(rows: Tensor, items: list[Any]) -> Any:
-        line = torch.tensor([i[0] for i in items], device="cpu")
-        start, end = (torch.tensor([i[side] for i in items], dtype=torch.float64, device="cpu") for side in (1, 2))
-        return secants(subject, lines, rows, line, (start, end), PANEL_RULES)
-
-    return evaluate
+    return states
 
 
 # ---- one target per row ----
@@ -270,22 +226,29 @@ def _start(subject: Subject, lines: Lines) -> Tensor:
 # ---- what is said ----
 
 
-def _warn(subject: Subject, rows: list[list[State]], tolerance: float, max_steps: int) -> None:
-    failed = [row for row, states in enumerate(rows) if any(state.reached > tolerance for state in states)]
-    if not failed:
-        return
-    worst = max(state.reached for row in failed for state in rows[row])
-    where = [subject.places[row] for row in failed]
-    said = f"{subject.method}: {{rows}} did not reach the tolerance of {tolerance:.2g}; the worst is at {{worst}}."
-    if any(state.unbounded for row in failed for state in rows[row]):
-        advice = (
+def _warn(subject: Subject, rows: list[list[State]], reached: list[float], goal: Goal) -> None:
+    """Name the rows that did not come within the tolerance, by what may help them."""
+    failed: dict[str, list[int]] = {}
+    for row, one in enumerate(reached):
+        if not one <= goal.tolerance:
+            failed.setdefault(_advice(any(state.unbounded for state in rows[row]), goal), []).append(row)
+    for advice, which in failed.items():
+        warn(
+            f"{subject.method}: {{rows}} did not reach the tolerance of {goal.tolerance:.2g}; "
+            f"the worst is at {{worst}}. {advice}",
+            [subject.places[row] for row in which],
+            worst=max(reached[row] for row in which),
+        )
+
+
+def _advice(unbounded: bool, goal: Goal) -> str:
+    if unbounded:
+        return (
             "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
             'size of an input that starts at 0: choose another baseline, such as "pad" or "mean" for ids.'
         )
-    elif 4 * max(torch.finfo(value.dtype).eps for value in subject.pinned().values.values()) > tolerance:
-        advice = "The model's precision allows no better: use float32 or float64."
-    else:
-        advice = (
-            f"Raise max_steps (it is {max_steps}), allow a larger tolerance, or choose a baseline nearer to the input."
-        )
-    warn(f"{said} {advice}", where, worst=worst)
+    if goal.reach > goal.tolerance:
+        return "The model's precision allows no better: use float32 or float64."
+    return (
+        f"Raise max_steps (it is {goal.max_steps}), allow a larger tolerance, or choose a baseline nearer to the input."
+    )
