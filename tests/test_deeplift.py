@@ -603,3 +603,86 @@ def test_parts_keep_the_form_of_the_values() -> None:
     named = whence.explain(lambda t: torch.add(input=t[:, :2], other=t[:, 2:4]), g(2, 6), method="deeplift", target=0)
     plain = whence.explain(lambda t: torch.add(t[:, :2], t[:, 2:4]), g(2, 6), method="deeplift", target=0)
     close(named.positive, plain.positive, 1e-12)
+
+
+# ---- ops that go by the numbers of rows ----
+
+W4, V12 = g(4, 4, seed=30), g(12, 2, seed=31)
+
+
+def _written(h: Tensor, at: Tensor) -> Tensor:
+    h = h.clone()
+    h[torch.arange(len(h)), at] = 0.5
+    return h.flatten(1) @ V12
+
+
+def _sorted(h: Tensor, at: Tensor, put: Any) -> Tensor:
+    """Rows sorted by where they look, something done to each, and put back."""
+    by = at.argsort(stable=True)
+    done = torch.tanh(h[by].flatten(1) * 1.5) @ V12
+    return put(torch.zeros(len(h), 2, dtype=h.dtype), by, done)
+
+
+def _packed(h: Tensor, at: Tensor) -> Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(h, at.cpu() * 0 + 2, batch_first=True, enforce_sorted=False)
+    return nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0].flatten(1).tanh() @ V12[:8]
+
+
+PICKS: dict[str, Any] = {
+    "h[arange, i]": lambda h, at: h[torch.arange(len(h)), at] @ V12[:4],
+    "h[arange, 1]": lambda h, at: h[torch.arange(len(h)), torch.full_like(at, 1)] @ V12[:4],
+    "index_put": lambda h, at: torch.index_put(h, (torch.arange(len(h)), at), h.new_zeros(4)).flatten(1) @ V12,
+    "setitem": _written,
+    "gather": lambda h, at: h.gather(1, at.view(-1, 1, 1).expand(-1, 1, 4))[:, 0] @ V12[:4],
+    "gather along rows": lambda h, at: h.flatten(1).gather(0, torch.arange(len(h))[:, None].expand(-1, 12)) @ V12,
+    "flat index": lambda h, at: h.reshape(-1, 4)[torch.arange(len(h)) * 3 + at] @ V12[:4],
+    "index_select": lambda h, at: h.reshape(-1, 4).index_select(0, torch.arange(len(h)) * 3 + at) @ V12[:4],
+    "index_add": lambda h, at: h.new_zeros(3 * len(h), 4).index_add(
+        0, torch.arange(3 * len(h)) // 3 * 3 + at.repeat_interleave(3), h.reshape(-1, 4)
+    ).view(-1, 12) @ V12,
+    "scatter_add": lambda h, at: torch.zeros_like(h).scatter_add(1, at.view(-1, 1, 1).expand(h.shape), h).flatten(1)
+    @ V12,
+    "segments": lambda h, at: h.new_zeros(len(h), 4).scatter_reduce(
+        0, (torch.arange(3 * len(h)) // 3)[:, None].expand(-1, 4), h.reshape(-1, 4), "mean", include_self=False
+    ) @ V12[:4],
+    "flip and back": lambda h, at: h.flip(0).tanh().flip(0).flatten(1) @ V12,
+    "shuffle and back": lambda h, at: _sorted(h, torch.arange(len(h)).flip(0), lambda z, by, y: z.index_copy(0, by, y)),
+    "sort and index_copy": lambda h, at: _sorted(h, at, lambda z, by, y: z.index_copy(0, by, y)),
+    "sort and index_add": lambda h, at: _sorted(h, at, lambda z, by, y: z.index_add(0, by, y)),
+    "sort and unsort": lambda h, at: _sorted(h, at, lambda z, by, y: y[by.argsort()]),
+    "packed": _packed,
+}  # fmt: skip
+
+
+class Picking(nn.Module):
+    """Where each row looks is in the data; a reference of one row looks at one place."""
+
+    def __init__(self, pick: Any) -> None:
+        super().__init__()
+        self.pick = pick
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.pick(torch.tanh(x @ W4), x[:, :, 0].argmax(1))
+        return found
+
+
+@pytest.mark.parametrize("baseline", ["zero", "one row"])
+@pytest.mark.parametrize("kind", PICKS)
+def test_a_reference_of_one_row_does_not_stand_for_rows_that_are_counted(kind: str, baseline: str) -> None:
+    model, x = Picking(PICKS[kind]), g(5, 3, 4, seed=32)
+    before = 0.0 if baseline == "zero" else g(1, 3, 4, seed=33)
+    a = whence.explain(model, x, method="deeplift", target=0, baseline=before)
+    assert a.gap is not None
+    assert float(a.gap.max()) < 1e-9
+    for row in range(5):
+        alone = whence.explain(model, x[row : row + 1], method="deeplift", target=0, baseline=before)
+        close(alone.values, a.values[row : row + 1], 1e-9)
+
+
+def test_rows_that_are_mixed_while_they_are_sorted_are_refused() -> None:
+    def model(x: Tensor) -> Tensor:
+        by = x[:, 0].argsort()
+        return x[by].cumsum(0)[by.argsort()].tanh()
+
+    with pytest.raises(whence.DivergedError, match="sorts its rows in another order"):
+        whence.explain(model, g(4, 3), method="deeplift", target=0, baseline=g(4, 3, seed=1))

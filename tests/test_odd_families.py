@@ -40,7 +40,21 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         hf.BloomForSequenceClassification, hf.BloomConfig(**WORDS, hidden_size=16, n_layer=2, n_head=2), "eager"
     ),
 }
-built = functools.cache(lambda name: FAMILIES[name]())
+EXPERTS: dict[str, Any] = {
+    **WORDS, **SMALL, "num_key_value_heads": 1, "num_experts_per_tok": 2, "max_position_embeddings": 32,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MIXTURES: dict[str, Callable[[], nn.Module]] = {  # the grouped product has no float64
+    "mixtral": lambda: make(
+        hf.MixtralForSequenceClassification, hf.MixtralConfig(**EXPERTS, num_local_experts=4), "eager"
+    ).float(),
+    "qwen2_moe": lambda: make(
+        hf.Qwen2MoeForSequenceClassification,
+        hf.Qwen2MoeConfig(**EXPERTS, num_experts=4, moe_intermediate_size=12, shared_expert_intermediate_size=12),
+        "eager",
+    ).float(),
+}
+built = functools.cache(lambda name: {**FAMILIES, **MIXTURES}[name]())
 
 
 def words() -> dict[str, Tensor]:
@@ -62,3 +76,34 @@ def test_rows_alone_equal_rows_in_a_batch_and_nothing_is_lost(name: str, method:
     for row in range(2):
         alone = whence.explain(model, {key: t[row : row + 1] for key, t in given.items()}, method=method, target=0)
         close(alone.values, a.values[row : row + 1], 1e-9)
+
+
+@pytest.mark.parametrize("method", ["gradient", "deeplift", "lrp", "attnlrp"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_of_experts(name: str, method: str) -> None:
+    """The reference goes to other experts than the input, so the model sorts its tokens in another order."""
+    model, given = built(name), words()
+    a = whence.explain(model, given, method=method, target=0)
+    assert a.receipt["unruled"] == []
+    assert a.gap is None or float(a.gap.max()) < 1e-5
+    for row in range(2):
+        alone = whence.explain(model, {key: t[row : row + 1] for key, t in given.items()}, method=method, target=0)
+        close(alone.values, a.values[row : row + 1], 1e-5)
+
+
+@pytest.mark.parametrize("rule", ["rescale", "reveal_cancel"])
+def test_experts_chosen_token_by_token_are_explained_as_grouped_ones(rule: str) -> None:
+    grouped, given = built("mixtral"), words()
+    found = whence.explain(grouped, given, method="deeplift", target=0, rule=rule)
+    assert float(found.gap.max()) < 1e-5  # type: ignore[union-attr]
+    grouped.set_experts_implementation("batched_mm")
+    try:
+        batched = whence.explain(grouped, given, method="deeplift", target=0, rule=rule)
+        grouped.set_experts_implementation("eager")
+        with pytest.raises(whence.DivergedError):
+            whence.explain(grouped, given, method="deeplift", target=0, rule=rule)
+    finally:
+        grouped.set_experts_implementation("grouped_mm")
+    if rule == "rescale":
+        close(batched.values, found.values, 1e-4)
+    assert float(batched.gap.max()) < 1e-5  # type: ignore[union-attr]

@@ -205,6 +205,28 @@ def addmm(input: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **
     return product + (input if beta == 1 else input * beta)
 
 
+def grouped_mm(
+    input: Tensor, weight: Tensor, offs: Tensor, bias: None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """A matrix for each group of rows, of which `offs` says where they end; rows after the last group get 0."""
+    rows = torch.arange(len(input), device=offs.device, dtype=offs.dtype)
+    return grouped_rows(input, weight, torch.searchsorted(offs, rows, right=True))
+
+
+def grouped_rows(input: Tensor, weight: Tensor, group: Tensor) -> Tensor:
+    """Each row times the matrix of its group, whatever the order of the rows is; an op of its own for the mode."""
+    if torch.overrides.has_torch_function((input, weight, group)):
+        found: Tensor = torch.overrides.handle_torch_function(grouped_rows, (input,), input, weight, group)
+        return found
+    by = group.argsort(stable=True)
+    counts = group.bincount(minlength=len(weight) + 1).tolist()
+    parts = [
+        part @ weight[n] if n < len(weight) else part.new_zeros(len(part), weight.shape[-1])
+        for n, part in enumerate(input[by].split(counts))
+    ]
+    return torch.cat(parts)[by.argsort()]
+
+
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x₁ᵀ W x₂ + b: a linear map of one, then a product with the other."""
     mixed = torch.einsum("...i,oij->...oj", input1, weight)
@@ -378,6 +400,7 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     "addbmm": addbmm,
     "addcmul": addcmul,
     "bilinear": bilinear,
+    **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), grouped_mm),
     "addcdiv": addcdiv,
     "lerp": lerp,
 }
@@ -406,6 +429,13 @@ def _labels(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     )
 
 
+def _by_group(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    """Rows by constant matrices, and nothing else."""
+    given = {**dict(zip(inspect.signature(grouped_mm).parameters, args, strict=False)), **kwargs}
+    plain = given.get("bias") is None and given.get("out_dtype") is None and isinstance(given.get("offs"), Tensor)
+    return plain and len(live) == 1 and args[0] is live[0] and args[0].dim() == 2 and args[1].dim() == 3
+
+
 def _two_live_factors(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     """More than a constant matrix and a bias."""
     return len(live) > 1 or any(args[0] is t for t in live)
@@ -419,6 +449,7 @@ _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
         lambda args, kwargs, live: _order(args, kwargs) in (1, math.inf) and not args[0].is_complex(),
     ),
     **dict.fromkeys("addmm addmv baddbmm addbmm addcmul addcdiv lerp".split(), _two_live_factors),
+    **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), _by_group),
     "cross_entropy": _labels,
     "binary_cross_entropy_with_logits": _plain_loss(binary_cross_entropy_with_logits),
     "l1_loss": _plain_loss(l1_loss),

@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "add": "add radd sub rsub subtract neg negative",
         "sum": "sum mean nansum nanmean trace",
         "scale": "",
-        "linear": "linear",
+        "linear": "linear grouped_rows",
         "convolution": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc
             convolution _convolution""",
         "average_pool": """avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
@@ -76,7 +76,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "multiply": "mul multiply addcmul",
         "divide": "div divide true_divide rdiv rtruediv truediv addcdiv",
         "matmul": """matmul rmatmul mm bmm mv dot inner outer ger vdot addmm addmv addbmm baddbmm tensordot chain_matmul
-            linalg_matmul linalg_multi_dot kron""",
+            linalg_matmul linalg_multi_dot kron grouped_mm transformers::grouped_mm_fallback""",
         "einsum": "einsum",
         "bilinear": "bilinear",
         "glu": "glu",
@@ -317,7 +317,22 @@ def _power(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) 
 _BY_ARGUMENTS: dict[str, Chooser] = {
     **dict.fromkeys(("mul", "multiply"), _product("scale")),
     **dict.fromkeys(
-        ("matmul", "rmatmul", "mm", "bmm", "mv", "dot", "inner", "outer", "ger", "tensordot", "einsum", "kron"),
+        (
+            "matmul",
+            "rmatmul",
+            "mm",
+            "bmm",
+            "mv",
+            "dot",
+            "inner",
+            "outer",
+            "ger",
+            "tensordot",
+            "einsum",
+            "kron",
+            "grouped_mm",
+            "transformers::grouped_mm_fallback",
+        ),
         _product("linear"),
     ),
     **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addcmul", "addmv"), _affine_product),

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import custom, origins, rows, streams, tokens
 from whence.engine.against import Against, reveal
+from whence.engine.aligned import SORTS, Orders
 from whence.engine.arguments import placed
 from whence.engine.attention import odd_attention, operands
 from whence.engine.audit import Marks
@@ -137,6 +138,8 @@ class Flow(TorchFunctionMode):
         self._light = light
         self._ahead = ahead
         self._tape = Against(record, replay, parts)
+        tape = record or replay
+        self._orders = Orders(None if tape is None else tape.sorts, replay is not None)
         self._origins, self.ledger = origins or replay is not None, ledger
         self.cut = cut
         self.cuts: dict[str, tuple[Tensor, Any]] = {}
@@ -257,6 +260,8 @@ class Flow(TorchFunctionMode):
             result = self._live(spelled, func, used, named, live, loose)
         else:
             result = self._constant(spelled, func, used, named)
+        if spelled.name in SORTS:
+            self._orders.sorted(result)
         return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
 
     def _plainly(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -424,6 +429,9 @@ class Flow(TorchFunctionMode):
         entry = self._tape.take(
             spelled.name, family, self._here(), args, kwargs, live, loose, ruled=ruled, writes=writes
         )
+        order = None
+        if entry is not None:
+            entry, order = self._orders.entry(entry, spelled.name, family, args, live)
         call = None
         if self.record is None and (ruled or self._tape.asked()):
             call = self._call(family, spelled.name, func, args, kwargs, live, loose, entry)
@@ -439,6 +447,8 @@ class Flow(TorchFunctionMode):
                 carry(call, live, pairs, result)
         self._tape.born(result)
         outputs = list(tensors_in(result))
+        if order is not None:
+            self._orders.follow(order, spelled.name, family, func, args, kwargs, live, outputs)
         for written in tensors_in(target):
             outputs += [t for t in (written, written._base) if t is not None]
         for tensor in outputs:

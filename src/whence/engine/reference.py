@@ -52,6 +52,7 @@ class Tape:
     def __init__(self, copies: bool = False) -> None:
         self.copies = copies
         self.entries: deque[Entry] = deque()
+        self.sorts: deque[Tensor] = deque()  # permutations by which constants were sorted
         self.played = 0
 
     def record(

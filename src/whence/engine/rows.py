@@ -24,7 +24,7 @@ _REDUCTIONS = frozenset("sum mean amax amin max min prod logsumexp median nansum
 _LEADING = frozenset("convolution average_pool max_pool batch_norm interpolate".split())  # keep their first axes
 _ALIGNED = frozenset("add scale multiply divide cast dropout pad where lerp".split())  # broadcast from the last axis
 _TURNS = frozenset("unsqueeze squeeze t transpose swapaxes swapdims resize resize_as set".split())
-_PRODUCTS = frozenset("linear matmul mm bmm addmm baddbmm rmatmul mv".split())
+_PRODUCTS = frozenset("linear grouped_rows matmul mm bmm addmm baddbmm rmatmul mv".split())
 
 
 @dataclass(frozen=True, slots=True)

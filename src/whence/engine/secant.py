@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, swapped
 from whence.engine.ops import GROUP
-from whence.engine.reference import WAY_OUT, path_integral
+from whence.engine.reference import WAY_OUT, RowsNeeded, path_integral
 from whence.engine.writes import tensors_in
 from whence.errors import DivergedError
 
@@ -153,6 +153,8 @@ def chosen_otherwise(call: Call) -> bool:
     ours, theirs = (list(_constants(of.args, of.kwargs, live)) for of, live in _both(call))
     if len(ours) != len(theirs):
         return True
+    if any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)) and _counts_rows(call, ours):
+        raise RowsNeeded(f"{call.name} picks by the number of a row")
     differing = [a for a, b in zip(ours, theirs, strict=True) if _differ(a, b)]
     if call.name in ("getitem", "masked_select") and any(a.dtype == torch.bool for a in differing):
         raise DivergedError(
@@ -160,6 +162,20 @@ def chosen_otherwise(call: Call) -> bool:
             f"is lost.\n{WAY_OUT}"
         )
     return bool(differing)
+
+
+def _counts_rows(call: Call, constants: Sequence[Tensor]) -> bool:
+    """Whether an index may count rows, of which a reference of one row has the first alone.
+
+    What picks inside each row (`gather` along another axis, a condition for each entry) goes with the rows.
+    """
+    if call.name in _BESIDE and len(call.args) > 1:
+        return bool(call.args[1] in (0, -call.inputs[0].dim()))
+    picks = call.name in ("getitem", "setitem", "masked_select", "index_put", "masked_scatter")
+    return any(not (t.is_floating_point() or t.is_complex()) and (picks or t.dtype != torch.bool) for t in constants)
+
+
+_BESIDE = frozenset("gather scatter scatter_add scatter_reduce".split())  # (input, dim, index, …)
 
 
 switch = Ahead(by_both_picks, when=chosen_otherwise)

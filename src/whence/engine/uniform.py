@@ -15,7 +15,9 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
 from whence.engine.relevance import factors, leaders
 
-_AS_ONE = frozenset("scaled_dot_product_attention layer_norm rms_norm sort msort topk kthvalue median".split())
+_AS_ONE = frozenset(
+    "scaled_dot_product_attention layer_norm rms_norm grouped_mm sort msort topk kthvalue median".split()
+)
 UNIFORM_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}
 
 

@@ -114,6 +114,8 @@ def _one(found: Sequence[Tensor | None]) -> Tensor:
 def _operands(call: Call) -> tuple[Tensor | None, Tensor | None]:
     """Weight and bias among the arguments."""
     args, kwargs, name = call.args, call.kwargs, call.name
+    if name == "grouped_rows":
+        return args[1], None
     if name == "linear" or call.family == "convolution":
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         return weight, args[2] if len(args) > 2 and isinstance(args[2], Tensor | None) else kwargs.get("bias")
