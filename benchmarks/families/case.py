@@ -28,7 +28,8 @@ class Case:
     rtol: float | None = None  # how closely it agrees with itself, where that is not told by its dtypes
     dtype: torch.dtype = torch.float64
     parts: Any = None  # {input: where the output has its maps}, where an input has a stack of its own
-    lay: Any = None  # from scores of positions to scores of inputs, where that is not plain: see `joint`
+    lay: Any = None  # (eager model, what is made, scores of positions) → scores of inputs, where that is not plain
+    real: Any = None  # inputs → which positions are no padding, where the mask is not as long as the sequence
 
 
 def of_tests(family: Family, kind: str, **options: Any) -> Case:

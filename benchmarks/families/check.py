@@ -213,9 +213,9 @@ def _against_reported(here: Made, name: str, values: dict[str, Tensor], cell: Ce
     placed: dict[str, Tensor] = {}
     for part in (case.parts or {None: lambda output: output}).items():
         told = independent.tell(eager, here.inputs, case.target, part[1])
-        theirs = _by_hand(name, told, _real(here.inputs, told.read))
+        theirs = _by_hand(name, told, _real(here, told.read))
         own = values if part[0] is None else {part[0]: values[part[0]]}
-        laid = case.lay(eager, here, name, theirs, own) if case.lay else lay(here, theirs, own)
+        laid = case.lay(eager, here, theirs) if case.lay else lay(here, theirs, own)
         placed.update(laid or {})
     for key, value in placed.items():
         cell.compared = True
@@ -249,8 +249,9 @@ def lay(here: Made, theirs: list[Tensor], values: dict[str, Tensor]) -> dict[str
     return placed
 
 
-def _real(inputs: Any, like: Tensor) -> Tensor:
-    mask = independent.named(inputs).get("attention_mask")
+def _real(here: Made, like: Tensor) -> Tensor:
+    """1 for positions that are no padding, (rows, n)."""
+    mask = here.case.real(here.inputs) if here.case.real else independent.named(here.inputs).get("attention_mask")
     return mask.to(like) if mask is not None and mask.shape == like.shape else torch.ones_like(like)
 
 

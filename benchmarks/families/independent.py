@@ -129,6 +129,14 @@ def at_zero(model: nn.Module, inputs: Any, target: Any, names: Sequence[str]) ->
 # ---- attention ----
 
 
+@contextmanager
+def same_lots() -> Iterator[None]:
+    """A model that draws lots draws the same ones each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
 @dataclass
 class Told:
     """What an eager model reports of itself, in the order of its layers; each tensor with its gradient, or None."""
@@ -151,6 +159,7 @@ def tell(eager: nn.Module, inputs: Any, target: Any, part: Callable[[Any], Any] 
                 before = functools.partial(_enter, entered.setdefault(id(holder), []))
                 hooks.callback(member.register_forward_pre_hook(before, with_kwargs=True).remove)
                 hooks.callback(member.register_forward_hook(lambda m, args, out: _keep(left, out)).remove)
+        hooks.enter_context(same_lots())
         output = call(eager, inputs, output_attentions=True, output_hidden_states=True)
     total = score(output, target).sum()
     output = part(output)

@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor
 
@@ -45,42 +46,26 @@ def blip(attention: str) -> Any:
 # ---- whose scores a position's are ----
 
 
-def after_tower(eager: Any, here: Any, name: str, image: Tensor, skipped: int) -> Tensor | None:
-    """What image tokens of a language model got, handed on through the vision tower's own maps to the patches."""
-    if name == "attcat":
-        return None
-    maps: list[Tensor] = []
-    towers = [m for m in eager.modules() if type(m).__name__ in ("CLIPAttention", "GitVisionAttention")]
-    hooks = [m.register_forward_hook(lambda m, args, out: maps.append(out[1])) for m in towers]
-    total = independent.score(independent.call(eager, here.inputs), here.case.target).sum()
-    for hook in hooks:
-        hook.remove()
-    grads = torch.autograd.grad(total, maps)
-    row = torch.cat([image.new_zeros(len(image), skipped), image], 1)
-    told = independent.Told(maps, list(grads), [], row)
-    found = independent.rollout(told) if name == "rollout" else independent.generic(told)
-    return found[0].detach()[:, 1:].unflatten(1, (4, 4))
+def llava_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
+    """Where the image's tokens stand in the language model's sequence; the placeholders' own embeddings go nowhere."""
+    image, words = theirs[0][:, 2:18].unflatten(1, (4, 4)), theirs[0].clone()
+    words[:, 2:18] = 0
+    return {"input_ids": words, "pixel_values": image}
 
 
-def llava_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
-    found = theirs[0].clone()
-    image = after_tower(eager, here, name, found[:, 2:18], skipped=1)
-    found[:, 2:18] = 0  # the placeholders' own embeddings go nowhere
-    return {"input_ids": found, **({} if image is None else {"pixel_values": image})}
-
-
-def git_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+def git_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
+    """The image's class token, its patches, the words."""
     words = theirs[0][:, 17:] * here.inputs["attention_mask"]
-    image = after_tower(eager, here, name, theirs[0][:, :17], skipped=0)
-    return {"input_ids": words, **({} if image is None else {"pixel_values": image})}
+    return {"input_ids": words, "pixel_values": theirs[0][:, 1:17].unflatten(1, (4, 4))}
 
 
-def vilt_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+def vilt_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
     """Seven words, a class token, and the patches in an order that the model draws by lot."""
     embed, seen = eager.vilt.embeddings.visual_embed, []
-    with mock.patch.object(
+    telling = mock.patch.object(
         eager.vilt.embeddings, "visual_embed", lambda *a, **k: seen.append(embed(*a, **k)) or seen[-1]
-    ):
+    )
+    with telling, independent.same_lots():
         independent.call(eager, here.inputs)
     where = seen[0][2][0]  # (rows, patches, 2)
     grid = torch.zeros(len(where), 4, 4, dtype=theirs[0].dtype)
@@ -89,14 +74,18 @@ def vilt_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: 
     return {"input_ids": theirs[0][:, :7] * here.inputs["attention_mask"], "pixel_values": grid}
 
 
-def side_by_side(first: str, count: int, second: str) -> Any:
-    """Two inputs one after the other in one sequence."""
+def visual_bert_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
+    return {"input_ids": theirs[0][:, :7] * here.inputs["attention_mask"], "visual_embeds": theirs[0][:, 7:]}
 
-    def places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
-        mask = here.inputs.get("attention_mask", 1)
-        return {first: theirs[0][:, :count] * mask, second: theirs[0][:, count:]}
 
-    return places
+def ast_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
+    """Two tokens before the patches, which go along time first; the input has time first, then frequency."""
+    return {"input_values": theirs[0][:, 2:].unflatten(1, (2, 4)).mT}
+
+
+def real(before: int, after: int) -> Any:
+    """What is real of a sequence that has positions of an image before and after its words."""
+    return lambda inputs: F.pad(inputs["attention_mask"], (before, after), value=1)
 
 
 CASES: dict[str, Case] = {
@@ -113,7 +102,7 @@ CASES: dict[str, Case] = {
     "vilt": Case(
         of("ViltForQuestionAnswering", "ViltConfig", **{**SMALL, **TEXT, **POSITION}, image_size=16, patch_size=4,
            max_image_length=-1),
-        lambda: {**text(), **image()}, "joint", lay=vilt_places,
+        lambda: {**text(), **image()}, "joint", lay=vilt_places, real=real(0, 17),
     ),
     "visual_bert": Case(
         of("VisualBertForQuestionAnswering", "VisualBertConfig", **{**SMALL, **TEXT, **POSITION},
@@ -121,7 +110,7 @@ CASES: dict[str, Case] = {
         lambda: {**text(), "visual_embeds": draw(ROWS, 4, 10),
                  "visual_attention_mask": torch.ones(ROWS, 4, dtype=torch.long),
                  "visual_token_type_ids": torch.ones(ROWS, 4, dtype=torch.long)},
-        "joint", lay=side_by_side("input_ids", 7, "visual_embeds"),
+        "joint", lay=visual_bert_places, real=real(0, 4),
     ),
     "llava": Case(llava, asked, "joint", target=(21, 7), lay=llava_places),
     "blip": Case(
@@ -129,7 +118,8 @@ CASES: dict[str, Case] = {
     ),
     "git": Case(
         of("GitForCausalLM", "GitConfig", **WORDS, vision_config=SIGHT), lambda: {**text(), **image()}, "joint",
-        target=lambda out: out.logits[:, 21, 7], lay=git_places,  # the last word that is real in every row
+        target=lambda out: out.logits[:, 21, 7],  # the last word that is real in every row
+        lay=git_places, real=real(17, 0),
     ),
     "wav2vec2": Case(
         of("Wav2Vec2ForSequenceClassification", "Wav2Vec2Config", **SOUND), lambda: {"input_values": draw(ROWS, 120)},
@@ -146,6 +136,6 @@ CASES: dict[str, Case] = {
     "ast": Case(
         of("ASTForAudioClassification", "ASTConfig", **SMALL, num_labels=3, patch_size=4, frequency_stride=4,
            time_stride=4, max_length=16, num_mel_bins=8),
-        lambda: {"input_values": draw(ROWS, 16, 8)}, "sound",
+        lambda: {"input_values": draw(ROWS, 16, 8)}, "sound", lay=ast_places,
     ),
 }  # fmt: skip

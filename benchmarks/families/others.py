@@ -242,7 +242,7 @@ def quantised(model: nn.Module) -> nn.Module:
     return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
 
 
-def fused_places(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+def fused_places(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
     return {"image": theirs[0][:, :4].unflatten(1, (2, 2)), "input_ids": theirs[0][:, 4:]}
 
 

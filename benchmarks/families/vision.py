@@ -31,12 +31,12 @@ def detr(attention: str) -> Any:
     return make(hf.DetrForObjectDetection, config, attention)
 
 
-def before_detections(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+def before_detections(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
     """A class token, sixteen patches, three tokens that look for things."""
     return {"pixel_values": theirs[0][:, 1:17].unflatten(1, (4, 4))}
 
 
-def of_encoder(eager: Any, here: Any, name: str, theirs: list[Tensor], values: Any) -> dict[str, Tensor]:
+def of_encoder(eager: Any, here: Any, theirs: list[Tensor]) -> dict[str, Tensor]:
     """The decoder's own positions stand for no part of the image."""
     return {"pixel_values": theirs[-1].unflatten(1, (4, 4))}
 
