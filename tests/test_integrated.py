@@ -147,13 +147,81 @@ def test_a_row_does_not_depend_on_the_branches_of_others() -> None:
         close(ig(mixture, x[row : row + 1]).values, whole.values[row : row + 1], 1e-9)
 
 
+SINGULAR = ("llama", "qwen3", "t5", "modernbert")
+FROM_THE_MEAN = r"rows \[0, 1\].*the baseline there is the mean embedding"
+
+
 def test_zero_embeddings_under_an_rms_norm_are_flagged_with_the_advice() -> None:
     model, inputs = family("llama")
     with pytest.warns(whence.WhenceWarning, match=r'the line leaves the baseline.*"pad" or "mean"'):
-        a = ig(model, inputs, target=FAMILIES["llama"].target)
-    assert not all(a.receipt["converged"])
-    better = ig(model, inputs, target=FAMILIES["llama"].target, baseline="mean")
-    assert all(better.receipt["converged"])
+        a = ig(model, inputs, target=FAMILIES["llama"].target, baseline=0)
+    assert not any(a.receipt["converged"])
+    assert max(a.receipt["gradient_evaluations"]) < 40  # where there is no integral, none is looked for
+    assert "baseline" not in a.receipt
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_the_default_is_the_mean_embedding_where_zero_has_no_integral(name: str) -> None:
+    model, inputs = family(name)
+    with pytest.warns(whence.WhenceWarning, match=FROM_THE_MEAN):
+        a = ig(model, inputs, target=FAMILIES[name].target)
+    assert all(a.receipt["converged"])
+    assert a.receipt["baseline"] == ["mean", "mean"]
+    assert "the mean embedding" in a.receipt["warnings"][0]
+    named = ig(model, inputs, target=FAMILIES[name].target, baseline="mean")
+    close(
+        a.raw if isinstance(a.raw, Tensor) else a.raw["input_ids"],
+        named.raw if isinstance(named.raw, Tensor) else named.raw["input_ids"],
+        1e-6,
+    )
+    close(a.baseline_value, named.baseline_value, 1e-6)
+
+
+@pytest.mark.parametrize("method", ["expected_gradients", "path_integrated_gradients"])
+def test_the_default_of_other_integrals_is_the_same(method: str) -> None:
+    model, inputs = family("llama")
+    with pytest.warns(whence.WhenceWarning, match=FROM_THE_MEAN):
+        a = whence.explain(model, inputs, method=method, target=0)
+    named = whence.explain(model, inputs, method=method, target=0, baseline="mean")
+    close(a.values, named.values, 1e-6)
+
+
+def test_smoothed_integrals_start_where_the_clean_ones_do() -> None:
+    model, inputs = family("llama")
+    options: dict[str, Any] = {"method": "smoothgrad", "of": "integrated_gradients", "target": 0, "samples": 2}
+    with pytest.warns(whence.WhenceWarning, match=FROM_THE_MEAN):
+        a = whence.explain(model, inputs, **options)
+    close(a.values, whence.explain(model, inputs, **options, baseline="mean").values, 1e-6)
+
+
+class Gated(nn.Module):
+    """A row whose first id is 0 has its embeddings normalised by their size, another has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.table, self.out = nn.Embedding(9, 6).double(), nn.Linear(6, 3).double()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        e = self.table(input_ids)
+        sized = torch.where(
+            (input_ids[:, :1] == 0)[..., None], e * e.square().mean(-1, keepdim=True).add(1e-12).rsqrt(), e
+        )
+        return self.out(sized.mean(1)).tanh()
+
+
+def test_the_default_baseline_is_chosen_row_by_row() -> None:
+    model, ids = Gated(), torch.tensor([[0, 2, 3], [4, 2, 3], [0, 7, 8]])
+    with pytest.warns(whence.WhenceWarning, match=r"rows \[0, 2\].*mean embedding"):
+        whole = ig(model, {"input_ids": ids}, target=0)
+    assert whole.receipt["baseline"] == ["mean", "zero", "mean"]
+    with pytest.warns(whence.WhenceWarning, match=r"rows \[0, 2\].*mean embedding"):
+        split = ig(model, {"input_ids": ids}, target=0, batch_size=1)
+    close(split.values, whole.values, 1e-12)
+    assert split.receipt["baseline"] == whole.receipt["baseline"]
+    alone = ig(model, {"input_ids": ids[1:2]}, target=0)
+    close(alone.values, whole.values[1:2], 1e-12)
+    close(alone.values, ig(model, {"input_ids": ids[1:2]}, target=0, baseline=0).values, 1e-12)
 
 
 # ---- inputs of every kind ----

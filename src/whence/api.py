@@ -202,8 +202,6 @@ def _subject(
     _check_options(facts, output, rules, unruled, batch_size, method)
     if at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, and at={at!r} names a module.\n  Leave at= out.")
-    if baseline is None and facts.get("reference"):
-        baseline = 0.0
     subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
     subject = replace(
         subject,
@@ -219,6 +217,8 @@ def _subject(
     )
     if facts.get("background"):
         baseline = baselines.one_by_one(subject, baseline)
+    if baseline is None and facts.get("reference"):
+        return replace(subject, baseline=baselines.default(subject, facts))
     given = baselines.read(subject, baseline, 0.0 if facts.get("reference") else None)
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")

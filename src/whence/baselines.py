@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from whence.engine.sites import Instead
-from whence.errors import BaselineError, did_you_mean
-from whence.references import Neutral, named
+from whence.errors import BaselineError, did_you_mean, warn
+from whence.many import batches, of
+from whence.references import Default, Neutral, named
 from whence.subject import Facts, Subject
 from whence.targets import distribution
 
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
+_NEAR = (0.0, 2.0**-24, 2.0**-18, 2.0**-14)  # where on a line from 0 the score may not have moved
+_MOVED = 0.01  # by this much, relative to its rise over the whole line; a smooth model's has by about 1e-4
 
 
 def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[Any, ...]:
@@ -48,6 +51,20 @@ def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[An
     return (given,)
 
 
+def default(subject: Subject, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a method takes that needs a baseline and was given none: 0; for integrals over ids, a `Default`."""
+    given = read(subject, 0.0)
+    ids = [name for name, role in subject.roles.items() if role == "ids"]
+    if not (facts.get("integral") and ids and subject.at is None):
+        return given
+    return (Default((given[0], {**given[0], **dict.fromkeys(ids, "mean")})),)
+
+
+def defaulted(subject: Subject, facts: Mapping[str, Any]) -> Subject:
+    """The subject with the default baseline of a method with these facts, for methods that come to need one."""
+    return resolved(replace(subject, baseline=default(subject, facts)))
+
+
 def one_by_one(subject: Subject, baseline: Any) -> Any:
     """A background: a tensor of references, or a dict or tuple of such, as a list of baselines of one row each."""
     tensors = baseline.values() if isinstance(baseline, Mapping) else baseline if isinstance(baseline, tuple) else ()
@@ -66,7 +83,9 @@ def resolved(subject: Subject) -> Subject:
     return replace(subject, baseline=tuple(_resolved(subject, given) for given in subject.baseline))
 
 
-def _resolved(subject: Subject, given: Given | Neutral) -> Given:
+def _resolved(subject: Subject, given: Given | Neutral | Default) -> Given:
+    if isinstance(given, Default):
+        return _with_an_integral(subject, given)
     if isinstance(given, Neutral):
         return _most_neutral(subject, given)
     return {
@@ -220,6 +239,56 @@ def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
     if subject.at is not None or any("#" in key for key in found[0]):
         return _the_same_for_all(given, choice)
     return {key: _by_row([values[key] for values in found], choice) for key in found[0]}
+
+
+def _with_an_integral(subject: Subject, given: Default) -> Given:
+    """Zero embeddings, and the mean embedding for rows whose score leaves zero in a jump; the receipt says which."""
+    zero, mean = given.candidates
+    start, end = reference(replace(subject, baseline=(zero,))), subject.pinned().values
+    jumps = _jumps(subject.pinned(), start)
+    other = _found(subject, mean) if any(jumps) and not any("#" in key for key in end) else None
+    subject.notes.say(baseline=["mean" if jump and other is not None else "zero" for jump in jumps])
+    if other is None:
+        return zero
+    warn(
+        f"{subject.method}: from an embedding of zeros the integral does not converge in {{rows}} (a normalisation "
+        "divides by the size of what starts at 0), so the baseline there is the mean embedding. Give baseline=0 to "
+        'start at zero all the same, or another one, such as "pad".',
+        [subject.places[row] for row, jump in enumerate(jumps) if jump],
+    )
+    choice = torch.tensor([int(jump) for jump in jumps], device="cpu")
+    return {key: _by_row([start[key], other[key]], choice) for key in end}
+
+
+def _found(subject: Subject, given: Given) -> dict[str, Tensor] | None:
+    """x' by a baseline that may not exist: the table of embeddings is not always to be found."""
+    try:
+        return reference(replace(subject, baseline=(_resolved(subject, given),)))
+    except BaselineError:
+        return None
+
+
+def _jumps(pinned: Subject, start: Mapping[str, Tensor]) -> list[bool]:
+    """Whether each row's score has moved next to the start of its line."""
+    rows = torch.arange(pinned.rows, device="cpu").repeat_interleave(len(_NEAR))
+    alpha = torch.tensor(_NEAR, dtype=torch.float64, device="cpu").repeat(pinned.rows)
+
+    def work(run: Tensor, items: Tensor) -> Tensor:
+        at, values = of(alpha, items, 1), {}
+        for key, end in pinned.values.items():
+            first, last = (t.index_select(0, run.to(t.device)) for t in (start[key], end))
+            values[key] = torch.lerp(first, last, at.to(last).view(-1, *[1] * (last.dim() - 1)))
+        return pinned.take(run).valued(values).run(gradient=False).score.double().cpu()
+
+    assert pinned.facts.score is not None
+    score = pinned.facts.score.double().cpu()  # (rows, k)
+    found = score.new_zeros(len(alpha), score.shape[1])
+    for items, some in batches(pinned, rows, work):
+        found[items[items >= 0]] = some[items >= 0]
+    near = found.unflatten(0, (pinned.rows, len(_NEAR)))  # (rows, points, k)
+    first, moved = near[:, 0], (near - near[:, :1]).abs().amax(1)
+    size = torch.maximum((score - first).abs(), 0.1 * torch.maximum(score.abs(), first.abs()))
+    return (moved > _MOVED * size).any(1).tolist()
 
 
 def _the_same_for_all(given: list[Given], choice: Tensor) -> Given:

@@ -36,6 +36,7 @@ _KINKED = frozenset(  # families whose derivative jumps
     reference=True,
     several=True,
     complete=True,
+    integral=True,
 )
 def integrated_gradients(
     subject: Subject,
@@ -75,7 +76,7 @@ def path_integrated_gradients(
     if path is not None and subject.baseline:
         raise ParameterError("A path has its own start, and baseline= was given too.\n  Leave one of them out.")
     if path is None:
-        start = replace(subject, baseline=subject.baseline or baselines.read(subject, 0.0))
+        start = subject if subject.baseline else baselines.defaulted(subject, {"integral": True})
         lines = straight([(baselines.reference(start), subject.pinned().values)], [1.0])
     else:
         lines = curve(subject, path) if callable(path) else polyline(subject, path)
@@ -88,6 +89,7 @@ def path_integrated_gradients(
     reference=True,
     several=True,
     complete=True,
+    integral=True,
 )
 def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> dict[str, Tensor]:
     """Integrated gradients averaged over baselines, at random points, φ = E[(x−x') ⊙ ∇f(x'+α(x−x'))].

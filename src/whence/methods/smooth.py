@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -36,7 +35,7 @@ def smoothgrad(
     if of == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
     if inner.facts.get("reference") and not subject.baseline:
-        subject = replace(subject, baseline=baselines.read(subject, 0.0))
+        subject = baselines.defaulted(subject, inner.facts)
     pinned = subject.pinned()
     said = dict(pinned.notes.per_row)
     params = inner.check({})
