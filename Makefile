@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := src tests benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format bench families examples clean
+.PHONY: demo test test-all oracles check format table bench families examples clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
@@ -28,6 +28,9 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+table: $(VENV)/.dev  # what the command line knows without importing torch; after a method or a metric has changed
+	$(BIN)/python -c "from whence.cli import table; table.write()"
 
 bench: $(VENV)/.dev $(VENV)/.models
 	$(BIN)/python -m benchmarks

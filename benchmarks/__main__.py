@@ -21,7 +21,7 @@ from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
 from whence.subject import Facts, Notes
 from whence.targets import read_target
-from whence.views.terminal import table
+from whence.views.tables import table
 
 GOALS = {("bert", "gradient"): 1.15, ("bert", "guided_backprop"): 1.5}
 PEERS = {

@@ -18,7 +18,7 @@ from torch import Tensor
 import whence
 from benchmarks.measure import measure, peak, plain
 from benchmarks.trained import FromEmbeddings
-from whence.views.terminal import table
+from whence.views.tables import table
 
 MAPS = ("raw_attention", "rollout")
 GRADIENTS = ("generic_attention", "grad_sam", "attention_gradients", "attcat")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import whence
 from benchmarks.measure import measure, peak, plain
 from benchmarks.trained import FromEmbeddings
-from whence.views.terminal import table
+from whence.views.tables import table
 
 SIGNED = "values, positive and negative"
 GOALS = {  # (case, job) → time, peak memory

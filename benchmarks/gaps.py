@@ -15,7 +15,7 @@ from torch import Tensor
 import whence
 from benchmarks.deeplift import captum
 from tests.test_deeplift import MADE, TRANSFORMERS, in_dtype, made, random_baseline, size
-from whence.views.terminal import table
+from whence.views.tables import table
 
 
 def ours(model: Any, inputs: Any, target: Any, baseline: Any) -> tuple[str, str]:

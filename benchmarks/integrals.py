@@ -22,7 +22,7 @@ import whence
 from benchmarks import trained
 from benchmarks.measure import peak
 from benchmarks.trained import Trained
-from whence.views.terminal import table
+from whence.views.tables import table
 
 LADDER = (8, 12, 16, 20, 24, 32, 40, 50, 64, 96, 128, 192, 256)
 ROUNDS = 5

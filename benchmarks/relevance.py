@@ -16,7 +16,7 @@ import torch
 import whence
 from benchmarks.measure import measure, peak, plain
 from benchmarks.trained import FromEmbeddings
-from whence.views.terminal import table
+from whence.views.tables import table
 
 GOALS = {"attnlrp": (1.3, None), "lrp": (2.0, None), "transformer_attribution": (2.8, 2.8)}
 OTHERS = ("cp_lrp", "partial_lrp")

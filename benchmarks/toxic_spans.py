@@ -24,7 +24,7 @@ import whence
 from benchmarks.trained import DATA
 from whence.metrics.segmentation import average_precision
 from whence.progress import steps
-from whence.views.terminal import table
+from whence.views.tables import table
 
 TOKENS, BATCH = 256, 32  # what the model was trained with; posts per call
 HEADS = ("AUPRC", "F1, k gold", "F1, k average")

@@ -32,7 +32,7 @@ def missing(error: Exception) -> None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    from whence.views.terminal import table as made
+    from whence.views.tables import table as made
 
     print(made(heads, rows))
 

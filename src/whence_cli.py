@@ -1,4 +1,4 @@
-"""The program `whence`. It stands outside of the package, whose import takes a second that may be interrupted too."""
+"""The program `whence`, which may be interrupted while it imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def main() -> int:
 
         return run()
     except KeyboardInterrupt:
-        print("whence: interrupted", file=sys.stderr)
+        if sys.stderr is not None:
+            print("whence: interrupted", file=sys.stderr)
         return 130
 
 

@@ -225,8 +225,141 @@ def test_mistakes_in_flags_are_one_message(arguments, told, capsys):
 def test_an_interrupt_while_importing(tmp_path):
     (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence_cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", program, "methods"], capture_output=True, text=True, timeout=60)
+    asked = ["explain", *BASE, "--text", TEXT, "--method", "gradient"]
+    done = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "whence: interrupted\n")
+
+
+# ---- what comes without torch ----
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--help"], ["--version"], ["explain", "--help"], ["evaluate", "--help"], ["methods"], ["methods", "lrp"],
+     ["metrics"], ["metrics", "aopc"], ["zoo"], ["zoo", "sentiment"], ["completion", "bash"], ["completion", "fish"],
+     ["methods", "nothing"], ["explain", *BASE, "--method", "gradint"], ["explode"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_lists_and_help_come_without_torch(arguments, tmp_path, capsys):
+    for name in ("torch", "numpy", "transformers"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} was imported')\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence_cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
+    assert "was imported" not in done.stderr
+    assert done.returncode == (2 if {"nothing", "gradint", "explode"} & set(arguments) else 0), done.stderr
+    assert bool(done.stdout) == (done.returncode == 0)
+    if not arguments:
+        assert "usage: whence" in done.stdout
+        assert run(capsys)[:2] == (0, parser().format_help())
+
+
+def test_the_table_is_that_of_the_registries():
+    """`make table` writes it anew."""
+    from whence.cli import table
+
+    assert table.FILE.read_text(encoding="utf-8") == table.made()
+    for known, registry in ((table.methods(), whence.methods), (table.metrics(), whence.metrics)):
+        assert list(known) == list(registry)
+        for name, entry in registry.items():
+            assert known[name].description == entry.description
+            for one, other in zip(known[name].parameters.values(), entry.parameters.values(), strict=True):
+                same = ("name", "default", "bounds", "optional", "choices")
+                assert [getattr(one, n) for n in same] == [getattr(other, n) for n in same]
+        for alias, name in known.aliases.items():
+            assert known[alias].name == registry[alias].name == name
+    assert table.bundled() == list(zoo.ZOO)
+
+
+# ---- streams, devices and files without an end ----
+
+
+def shell(line: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which $W is the program."""
+    program = f'W() {{ "{sys.executable}" -m whence.cli "$@"; }}; '
+    return subprocess.run(
+        ["bash", "-c", program + line, "bash", *arguments], capture_output=True, text=True, timeout=300, cwd=folder
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ("W methods >&-", 2, "whence: cannot write standard output: it is closed\n"),
+        ("W --help >&-", 2, "whence: cannot write standard output: it is closed\n"),
+        ("W >/dev/full", 2, "whence: cannot write standard output: No space left on device\n"),
+        ("W methods >&- 2>&-", 2, ""),
+        ("W methods 2>&- >/dev/null", 0, ""),
+        ("W explode 2>&-", 2, ""),
+        ("W methods <&- >/dev/null", 0, ""),
+        ('W explain "$@" <&-', 2, "whence: There is nothing to explain.\n"),
+        ('W explain "$@" </dev/null', 2, "whence: There is no line with text.\n"),
+        ('W explain "$@" </dev/zero', 2, "whence: Standard input is no text in UTF-8: it has bytes that are zero.\n"),
+        ('W explain "$@" --file /dev/zero', 2, "whence: '/dev/zero' is no text in UTF-8"),
+        ('W explain "$@" --text a >&-', 2, "whence: cannot write standard output: it is closed\n"),
+        ('W explain "$@" --text a >&- 2>&- <&- --out a.html', 0, ""),
+    ],
+)
+def test_closed_streams_and_devices_are_one_message_and_an_end(line, code, told, tmp_path):
+    done = shell(line, *BASE, "--method", "gradient", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(told)
+    assert done.stderr.count("whence:") == bool(told)
+    assert "Traceback" not in done.stderr
+    if "a.html" in line:
+        assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_pipe_without_an_end(monkeypatch, capsys):
+    monkeypatch.setattr("whence.cli.reading._MOST", 1 << 21)
+    endless = io.TextIOWrapper(io.BytesIO(b"y\n" * (1 << 21)))
+    monkeypatch.setattr(sys, "stdin", endless)
+    code, _, err = run(capsys, "explain", *BASE, "--method", "gradient")
+    assert code == 2
+    assert "Standard input has more than" in err
+    assert endless.buffer.tell() < 1 << 22  # nothing is read beyond
+
+
+EVALUATE = ["evaluate", *BASE, "--methods", "gradient", "--metrics", "comprehensiveness"]
+
+
+def test_a_long_field_of_a_table(capsys, tmp_path):
+    import csv
+
+    before = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text(f'text,label\n"Who was it, {"x" * 200_000}",1\n"Why, then?",2\n')
+    code, out, err = run(capsys, *EVALUATE, "--file", str(tmp_path / "a.csv"), "--json", "--long", "truncate")
+    assert code == 0, err
+    assert json.loads(out)["settings"]["rows"] == 2
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", "[" * 200_000, "Line 1 of"),
+        ("a.jsonl", '{"text": "a"}\n' + '{"a":' * 200_000, "Line 2 of"),
+        ("a.jsonl", '{"text": ' + "1" * 6000 + "}", "Line 1 of"),
+        ("a.jsonl", "\x00", "is no text in UTF-8"),
+        ("a.csv", "text\na,b,c\n", "Row 1 of"),
+        ("a.csv", "text\n\x00\n", "is no text in UTF-8"),
+        ("a.csv", "", ""),
+        ("a.csv", "text\n", ""),
+        ("a.csv", '"' * 100_001, ""),
+        ("a.jsonl", '{"text": null}', ""),
+        ("a.jsonl", '{"text": []}', ""),
+        ("a.jsonl", '{"text": "a", "label": {}}', ""),
+        ("a.jsonl", '{"text": "a", "rationale": "[[[[]]]]"}', ""),
+        ("a.csv", "text,rationale\na," + "(" * 5000 + "\n", ""),
+        ("a.jsonl", '{"text": "\\ud800"}', ""),
+    ],
+    ids=range(15),
+)
+def test_malformed_tables_are_one_message_and_code_2(name, content, told, capsys, tmp_path):
+    (tmp_path / name).write_text(content)
+    code, _, err = run(capsys, *EVALUATE, "--file", str(tmp_path / name))
+    assert "Traceback" not in err
+    assert (code, told in err) == (2 if told else code, True)
+    assert code in (0, 2), err
 
 
 def test_an_unreadable_file_is_named(capsys, tmp_path):

@@ -25,9 +25,30 @@ def modules_after(statement: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_import_brings_torch_and_nothing_heavier() -> None:
-    brought = modules_after("import whence") - modules_after("import torch, numpy")
-    assert brought - set(sys.stdlib_module_names) == {"whence"}
+def test_import_brings_torch_at_the_first_use_and_nothing_heavier() -> None:
+    stdlib = set(sys.stdlib_module_names)
+    assert modules_after("import whence; dir(whence); whence.__version__") - modules_after("") - stdlib == {"whence"}
+    for name in ("explain", "evaluate", "load", "methods", "axioms"):
+        brought = modules_after(f"import whence; whence.{name}") - modules_after("import torch, numpy")
+        assert brought - stdlib == {"whence"}
+
+
+def test_public_names_come_at_their_first_use() -> None:
+    code = """if True:
+        import whence, whence.api, whence.methods, whence.metrics.curves
+        assert {*whence.__all__, "__version__"} <= set(dir(whence))
+        assert whence.methods["lrp"].name == "lrp" and whence.metrics["aopc"].name == "aopc"  # and not their folders
+        assert whence.FileError is whence.errors.FileError and whence.explain is whence.api.explain
+        from whence import *
+        assert all(globals()[name] is getattr(whence, name) for name in whence.__all__)
+        assert not hasattr(whence, "nothing") and not hasattr(whence, "_nothing")
+        assert whence.zoo.ZOO
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
+    named = {alias.name for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert named == set(whence.__all__)  # what a type checker sees
 
 
 ALLOWED = {  # who may import what of whence at run time

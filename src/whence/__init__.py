@@ -1,34 +1,44 @@
 """Where did that prediction come from? Attribution for unmodified PyTorch models."""
 
-from whence.adapters.loading import load
-from whence.adapters.wrapped import wrap
-from whence.api import compare, explain, trace
-from whence.attribution import Attribution
-from whence.comparison import Comparison, Trace
-from whence.engine.call import Call, derivative
-from whence.errors import (
-    BaselineError,
-    DivergedError,
-    FileError,
-    IndependentError,
-    InputError,
-    MethodError,
-    ModelError,
-    NoAttention,
-    NoRule,
-    ParameterError,
-    RuleError,
-    TargetError,
-    WhenceError,
-    WhenceWarning,
-)
-from whence.evaluation.recommending import Recommendation, recommend
-from whence.evaluation.run import evaluate
-from whence.evaluation.scoreboard import Scoreboard
-from whence.methods import method, methods
-from whence.metrics import metric, metrics
-from whence.properties import AxiomTable, axioms
-from whence.references import neutral
+# The names below are imported when they are first used: `whence --help` needs none of them, and torch takes a second.
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whence.adapters.loading import load
+    from whence.adapters.wrapped import wrap
+    from whence.api import compare, explain, trace
+    from whence.attribution import Attribution
+    from whence.comparison import Comparison, Trace
+    from whence.engine.call import Call, derivative
+    from whence.errors import (
+        BaselineError,
+        DivergedError,
+        FileError,
+        IndependentError,
+        InputError,
+        MethodError,
+        ModelError,
+        NoAttention,
+        NoRule,
+        ParameterError,
+        RuleError,
+        TargetError,
+        WhenceError,
+        WhenceWarning,
+    )
+    from whence.evaluation.recommending import Recommendation, recommend
+    from whence.evaluation.run import evaluate
+    from whence.evaluation.scoreboard import Scoreboard
+    from whence.methods import method, methods
+    from whence.metrics import metric, metrics
+    from whence.properties import AxiomTable, axioms
+    from whence.references import neutral
 
 __version__ = "0.1.0.dev0"
 
@@ -69,3 +79,64 @@ __all__ = [
     "trace",
     "wrap",
 ]
+
+_HOMES = {
+    "whence.adapters.loading": ["load"],
+    "whence.adapters.wrapped": ["wrap"],
+    "whence.api": ["compare", "explain", "trace"],
+    "whence.attribution": ["Attribution"],
+    "whence.comparison": ["Comparison", "Trace"],
+    "whence.engine.call": ["Call", "derivative"],
+    "whence.evaluation.recommending": ["Recommendation", "recommend"],
+    "whence.evaluation.run": ["evaluate"],
+    "whence.evaluation.scoreboard": ["Scoreboard"],
+    "whence.methods": ["method"],
+    "whence.metrics": ["metric"],
+    "whence.properties": ["AxiomTable", "axioms"],
+    "whence.references": ["neutral"],
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a module of the package, at its first use."""
+    if name in __all__:
+        found = getattr(importlib.import_module(_WHERE.get(name, "whence.errors")), name)
+        globals()[name] = found
+        return found
+    missing = AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("_"):
+        raise missing
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise missing from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Front(ModuleType):
+    """The package itself, in which `methods` and `metrics` are the registries and not the folders of those names."""
+
+    @property
+    def methods(self) -> Any:
+        return importlib.import_module("whence.methods").methods
+
+    @methods.setter
+    def methods(self, folder: Any) -> None:
+        """Python binds a folder to its name when it imports it."""
+
+    @property
+    def metrics(self) -> Any:
+        return importlib.import_module("whence.metrics").metrics
+
+    @metrics.setter
+    def metrics(self, folder: Any) -> None:
+        """As above."""
+
+
+sys.modules[__name__].__class__ = _Front

@@ -124,7 +124,8 @@ class Trace:
         return iter(self.steps)
 
     def __str__(self) -> str:
-        from whence.views.terminal import relevance, table
+        from whence.views.tables import table
+        from whence.views.terminal import relevance
 
         heads = ["op", "family", "module", "rule", "shape"]
         rows = [[s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))] for s in self.steps]

@@ -11,26 +11,28 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from whence import __version__
 from whence.cli import commands, measuring
 from whence.cli.given import add_flags, add_inputs
+from whence.cli.table import methods
 from whence.errors import ParameterError, WhenceError, WhenceWarning
-from whence.methods import methods
 from whence.saying import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: the user's mistake, one message on stderr; 1: ours; 130: interrupted."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_LETTERS)  # a terminal without these letters still gets the rest
+    _streams()
+    given = sys.argv[1:] if arguments is None else arguments
     options = argparse.Namespace()
     try:
-        options = parser().parse_args(arguments)
+        if not given:
+            parser().print_help()
+            return 0
+        options = parser().parse_args(given)
         with _warnings():
             code: int = options.run(options)
         sys.stdout.flush()
@@ -49,6 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _shown(options)
         say(f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", sys.stderr)
         return 1
+
+
+def _streams() -> None:
+    """Standard streams that may be written to, whatever this process was started with."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # or the next file that is opened would be one of them
+        pass
+    os.close(number)
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for as long as the process runs)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_LETTERS)  # a terminal without these letters still gets the rest
+
+
+class _Closed(io.TextIOBase):
+    """A standard output that is none."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
 
 
 _PLAIN = {"█": "#", "│": "|", "─": "-", "–": "-", "−": "-", "…": "...", "±": "+-", "←": "<-", "→": "->", "×": "x"}
@@ -70,7 +93,7 @@ def _said(error: WhenceError | OSError) -> str:
         return str(error)
     if error.filename is not None:
         return f"{error.strerror}: {error.filename}"
-    if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+    if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EBADF):
         return str(error)
     _close_output()
     return f"cannot write standard output: {error.strerror}"
@@ -78,7 +101,8 @@ def _said(error: WhenceError | OSError) -> str:
 
 def _close_output() -> None:
     """What is still in its buffer is dropped, or Python would try it once more at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):  # it has no number, or is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -109,12 +133,15 @@ def _shown(options: argparse.Namespace) -> None:
 class Parser(argparse.ArgumentParser):
     """One whose mistakes are errors like all others, without its usage."""
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        say(message, file, end="")  # which does not let a failure pass
+
     def error(self, message: str) -> NoReturn:
         raise ParameterError(f"{message}\n  See {self.prog} --help.")
 
 
 def _method(name: str) -> str:
-    return methods[name].name
+    return methods()[name].name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -140,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
 
     one = command("explain", commands.explain_command, "explain predictions with one method")
     one.add_argument(
-        "--method", required=True, type=_method, choices=methods, metavar="NAME", help="see `whence methods`"
+        "--method", required=True, type=_method, choices=methods(), metavar="NAME", help="see `whence methods`"
     )
     several = command("compare", commands.compare_command, "explain the same predictions with several methods")
     several.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")
@@ -148,11 +175,11 @@ def parser() -> argparse.ArgumentParser:
         "trace", commands.trace_command, "every op of an explanation, the rule it got, the relevance it carried"
     )
     ops.add_argument(
-        "--method", required=True, type=_method, choices=methods, metavar="NAME", help="see `whence methods`"
+        "--method", required=True, type=_method, choices=methods(), metavar="NAME", help="see `whence methods`"
     )
     for made in (one, several, ops):
         add_inputs(made)
-        add_flags(made)
+        add_flags(made, methods())
     for made in (one, several):
         made.add_argument("--words", action="store_true", help="sum the pieces of words")
         told = "how the numbers of a token's embedding, or of a pixel's channels, become one"

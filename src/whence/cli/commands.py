@@ -8,9 +8,8 @@ import sys
 from typing import Any
 
 from whence.cli.given import asked, by_method, listed, model_of, params_of, rows_of
+from whence.cli.table import Table, bundled, methods, metrics
 from whence.errors import FileError, WhenceError
-from whence.methods import methods
-from whence.registry import Registry
 from whence.saying import say, say_json
 
 
@@ -79,21 +78,24 @@ def demo_command(options: argparse.Namespace) -> int:
 
 
 def methods_command(options: argparse.Namespace) -> int:
-    return _registered(methods, options.name)
+    return _registered(methods(), options.name)
 
 
 def metrics_command(options: argparse.Namespace) -> int:
-    from whence.metrics import metrics
-
-    return _registered(metrics, options.name, "metric-")
+    return _registered(metrics(), options.name, "metric-")
 
 
-def _registered(registry: Registry[Any], only: str | None, lead: str = "") -> int:
+def _registered(registry: Table, only: str | None, lead: str = "") -> int:
     """Names with parameters, what each is, and the paper; of one, its flags too."""
-    for name, entry in registry.items() if only is None else [(only, registry[only])]:
+    others: dict[str, list[str]] = {}
+    for alias, name in registry.aliases.items():
+        others.setdefault(name, []).append(alias)
+    for entry in registry.values() if only is None else [registry[only]]:
         params = ", ".join(f"{p.name}={p.default!r}" for p in entry.parameters.values())
         better = f" ({entry.facts['better']} is better)" if "better" in entry.facts else ""
-        say(f"{name}({params}){better}\n    {entry.description}" + (f"\n    {entry.paper}" if entry.paper else ""))
+        lines = [f"{entry.name}({params}){better}", entry.description, entry.paper]
+        lines += [f"Also: {', '.join(others[entry.name])}"] if entry.name in others else []
+        say("\n    ".join(filter(None, lines)))
         if only is not None:
             for p in entry.parameters.values():
                 kind = "one of " + ", ".join(map(repr, p.choices)) if p.choices else getattr(p.kind, "__name__", "any")
@@ -102,13 +104,12 @@ def _registered(registry: Registry[Any], only: str | None, lead: str = "") -> in
 
 
 def zoo_command(options: argparse.Namespace) -> int:
-    from whence import zoo
-    from whence.views.terminal import card, cards
+    from whence.views.tables import card, cards
 
     if options.name is not None:
         say(card(_card(options.name)))
         return 0
-    found = [_card_or_error(name) for name in zoo.ZOO]
+    found = [_card_or_error(name) for name in bundled()]
     told = [one for one in found if not isinstance(one, WhenceError)]
     if told:
         say(cards(told))
@@ -121,7 +122,7 @@ def zoo_command(options: argparse.Namespace) -> int:
 def _card(name: str) -> Any:
     """A model's card, if it can be shown."""
     from whence import zoo
-    from whence.views.terminal import card, cards
+    from whence.views.tables import card, cards
 
     try:
         found = zoo.card(name)
@@ -140,9 +141,8 @@ def _card_or_error(name: str) -> Any:
 
 def completion_command(options: argparse.Namespace) -> int:
     from whence.cli import parser
-    from whence.metrics import metrics
     from whence.views.completion import script
-    from whence.zoo import ZOO
 
-    say(script(options.shell, parser(), {"methods": list(methods), "metrics": list(metrics), "zoo": list(ZOO)}), end="")
+    names = {"methods": list(methods()), "metrics": list(metrics()), "zoo": bundled()}
+    say(script(options.shell, parser(), names), end="")
     return 0

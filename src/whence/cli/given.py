@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whence.cli.reading import text_of
+from whence.cli.table import Known, methods
 from whence.errors import InputError, ParameterError
-from whence.methods import methods
-from whence.registry import Parameter, Registry
+from whence.registry import Parameter
 
 PAIRS = ("text-classification", "question-answering", "image-text-similarity")
 TABS = "a text a line; - is standard input; a tab parts a pair where the task is one of " + ", ".join(PAIRS)
@@ -37,7 +38,7 @@ def add_inputs(made: argparse.ArgumentParser, needed: bool = True) -> None:
 
 
 def add_flags(
-    made: argparse.ArgumentParser, registry: Registry[Any] = methods, noun: str = "methods", kind: str = "param"
+    made: argparse.ArgumentParser, registry: Mapping[str, Known], noun: str = "methods", kind: str = "param"
 ) -> None:
     """The methods' own parameters (or the metrics'), each with its default and those which take it."""
     group = made.add_argument_group(f"parameters of {noun}")
@@ -90,13 +91,9 @@ def rows_of(options: argparse.Namespace, model: Any) -> Any:
     if options.text:
         rows = list(zip(options.text, options.second, strict=True)) if options.second else list(options.text)
         return rows[0] if len(rows) == 1 else rows
-    if options.file is None and sys.stdin.isatty():
+    if options.file is None and (sys.stdin is None or sys.stdin.isatty()):
         raise InputError("There is nothing to explain.\n  Give --text, --image or --file, or pipe in a text a line.")
-    try:
-        whole = sys.stdin.read() if options.file in (None, "-") else Path(options.file).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        name = "Standard input" if options.file in (None, "-") else repr(options.file)
-        raise InputError(f"{name} is no text in UTF-8.\n  Give a text a line.") from None
+    whole = text_of(None if options.file in (None, "-") else Path(options.file), "Give a text a line.")
     lines = [line.rstrip("\r") for line in whole.split("\n") if line.strip()]
     rows = [tuple(line.split("\t", 1)) if "\t" in line and model.task in PAIRS else line for line in lines]
     if not rows:
@@ -117,9 +114,10 @@ def asked(options: argparse.Namespace, model: Any) -> dict[str, Any]:
 def params_of(options: argparse.Namespace, name: str, alone: bool = True) -> dict[str, Any]:
     """The parameters that were given, as the method's schema says; others than its own are a mistake if it is alone."""
     flags = given(options)
-    known = methods[name].parameters
+    entry = methods()[name]
+    known = entry.parameters
     if alone:
-        methods[name].check(
+        entry.check(
             {key: known[key].default for key in flags if key in known} | dict.fromkeys(flags.keys() - known.keys())
         )
     return {key: read(known[key], text) for key, text in flags.items() if key in known}
@@ -141,7 +139,7 @@ def listed(names: str, flag: str) -> list[str]:
 
 def by_method(options: argparse.Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Each method's parameters among those which were given; what none of them takes is a mistake."""
-    wanted = {name: params_of(options, methods[name].name, alone=False) for name in names}
+    wanted = {name: params_of(options, name, alone=False) for name in names}
     stray = sorted({name for name in given(options) if not any(name in taken for taken in wanted.values())})
     if stray and wanted:
         raise ParameterError(f"None of {', '.join(wanted)} has a parameter {stray[0]!r}.\n  Leave it out.")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +10,9 @@ from typing import Any
 
 from whence.cli.commands import check_out
 from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
-from whence.errors import FileError, InputError, ParameterError
-from whence.metrics import metrics
+from whence.cli.reading import objects_of, table_of, text_of
+from whence.cli.table import methods, metrics
+from whence.errors import FileError, ParameterError
 from whence.saying import say, say_json
 
 _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
@@ -37,10 +35,10 @@ def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
     laws.add_argument("--only", metavar="A,B,…", help="the properties to measure")
     for made in (table, choice):
         add_inputs(made)
-        add_flags(made)
-        add_flags(made, metrics, "metrics", "metric")
+        add_flags(made, methods())
+        add_flags(made, metrics(), "metrics", "metric")
     add_inputs(laws, needed=False)
-    add_flags(laws)
+    add_flags(laws, methods())
     for made, forms in ((table, _BOARDS), (choice, ("html", "json")), (laws, _TABLES)):
         made.add_argument("--json", action="store_true", help="print JSON instead of a table")
         told = f"write .{', .'.join(forms)}; may be repeated"
@@ -114,7 +112,7 @@ def _columns(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Each metric with those of the given parameters that it takes."""
     flags, found = given(options, "metric"), {}
     for name in listed(options.metrics, "--metrics"):
-        known = metrics[name].parameters
+        known = metrics()[name].parameters
         found[name] = {key: read(known[key], text) for key, text in flags.items() if key in known}
     stray = sorted(key for key in flags if not any(key in taken for taken in found.values()))
     if stray:
@@ -128,32 +126,9 @@ def _data(options: argparse.Namespace, model: Any) -> Any:
     if path is None or path.suffix.lower() not in (".jsonl", ".csv"):
         rows = rows_of(options, model)
         return rows if isinstance(rows, list) else [rows]
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{str(path)!r} is no text in UTF-8.\n  Give a file of rows.") from None
-    lined = io.StringIO(text, newline="")
-    rows = _objects(text, path) if path.suffix.lower() == ".jsonl" else list(csv.DictReader(lined))
+    text = text_of(path, "Give a file of rows.")
+    rows = objects_of(text, path) if path.suffix.lower() == ".jsonl" else table_of(text, path)
     return [_row(row, path.parent) for row in rows]
-
-
-def _objects(text: str, path: Path) -> list[Any]:
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        row = _parsed(line)
-        if not isinstance(row, dict):
-            raise InputError(f'Line {number} of {str(path)!r} is no JSON object.\n  Give one a line: {{"text": "…"}}.')
-        found.append(row)
-    return found
-
-
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
 
 
 def _row(row: dict[str, Any], folder: Path) -> dict[str, Any]:

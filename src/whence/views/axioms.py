@@ -11,7 +11,7 @@ from whence.properties.table import MEANING
 from whence.properties.toys import TOYS
 from whence.saying import clean
 from whence.views.html import page, text
-from whence.views.terminal import table
+from whence.views.tables import table
 
 if TYPE_CHECKING:
     from whence.properties.table import AxiomTable, Cell

@@ -8,63 +8,19 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
 from whence.saying import Painted, clean, joined, safe
 from whence.views.colours import share, solid
 from whence.views.parts import Map, counted, maps, notices, percent, probability_of, space_of, spelled, start_of
+from whence.views.tables import NARROW, columns, folded
+from whence.views.tables import table as table
 
 if TYPE_CHECKING:
     from whence.comparison import Comparison
 
 _BAR, _ROWS, _UNITS, _SAID = 12, 4, 10, 5
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns as wide as their widest cell."""
-    cells = [[clean(str(cell)) for cell in row] for row in [heads, *rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
-
-
-def folded(heads: Sequence[str], rows: Sequence[Sequence[str]], soft: int = 0) -> str:
-    """A table as wide as the terminal at most: the `soft` column wraps, and what has no room goes on below."""
-    width = _columns()
-    widths = [max(len(clean(str(row[i]))) for row in [heads, *rows]) for i in range(len(heads))]
-    too_wide = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
-    if width is None or too_wide <= 0:
-        return table(heads, rows)
-    below = max(_NARROW, width - widths[0] - 2)  # of a column that stands beside the first alone
-    beside = widths[soft] - too_wide
-    limits = [w if i == 0 else min(w, below) for i, w in enumerate(widths)]
-    limits[soft] = beside if soft and beside >= _NARROW else limits[soft]
-    lines = [line for row in rows for line in _wrapped(row, limits)]
-    parts: list[list[int]] = []
-    for i in range(1, len(heads)):
-        used = sum(limits[j] + 2 for j in parts[-1]) if parts else width
-        parts = [*parts[:-1], [*parts[-1], i]] if parts and used + limits[i] <= width else [*parts, [0, i]]
-    return "\n\n".join(
-        table([heads[i] for i in part], [[line[i] for i in part] for line in lines if any(line[i] for i in part)])
-        for part in parts
-    )
-
-
-_NARROW = 20  # letters, of a column that wraps
-
-
-def _columns() -> int | None:
-    """Of the terminal; None where there is none to fit into, such as in a pipe."""
-    known = os.environ.get("COLUMNS") or sys.stdout.isatty()
-    return shutil.get_terminal_size().columns if known else None
-
-
-def _wrapped(row: Sequence[str], limits: Sequence[int]) -> list[tuple[str, ...]]:
-    """A row of cells as the lines that it takes."""
-    cells = [textwrap.wrap(clean(str(cell)), limit) for cell, limit in zip(row, limits, strict=True)]
-    return list(zip_longest(*cells, fillvalue=""))
 
 
 def coloured(stream: Any = None) -> bool:
@@ -102,9 +58,9 @@ def describe(a: Attribution, colour: bool = False) -> str:
 
 def _noticed(messages: Sequence[str]) -> list[str]:
     """Warnings, each in lines as wide as the terminal."""
-    width, found = _columns(), []
+    width, found = columns(), []
     for message in messages:
-        wrapped = textwrap.wrap(clean(message), max(_NARROW, width - 2)) if width else [clean(message)]
+        wrapped = textwrap.wrap(clean(message), max(NARROW, width - 2)) if width else [clean(message)]
         found += [("  " if i else "! ") + line for i, line in enumerate(wrapped)]
     return found
 
@@ -125,7 +81,7 @@ def compared(c: Comparison) -> str:
         rows.append([name, score, gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]])
     said = "(vs: rank correlation of the two methods' values, mean over rows)"
     warned = [line for name, a in c.items() for line in _noticed([f"{name}: {told}" for told in notices(a)])]
-    return "\n".join([*warned, folded(heads, rows), *textwrap.wrap(said, _columns() or len(said))])
+    return "\n".join([*warned, folded(heads, rows), *textwrap.wrap(said, columns() or len(said))])
 
 
 def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:
@@ -193,34 +149,6 @@ def _line(part: Map) -> str:
     best = ", ".join(f"{clean(spelled(str(unit)))} {value:+.3g}" for unit, value in part.strongest(_SAID))
     score = f"{part.score:.3g}" + (f", {percent(part.probability)}" if part.probability is not None else "")
     return f"  {clean(spelled(part.target))} ({score}) ← {clean(part.title)}{': ' * bool(part.title)}{best}"
-
-
-def cards(told: Sequence[Mapping[str, Any]]) -> str:
-    """The zoo's models, one line each."""
-    rows = []
-    for card in told:
-        score, measured = next(iter(card["measured"].items()))
-        rows.append([f"zoo:{card['name']}", card["what"], f"{score} {_measured(measured)}", _size(card["bytes"])])
-    return folded(["load", "what it does", "measured", "size"], rows, soft=1)
-
-
-def card(told: Mapping[str, Any]) -> str:
-    """All that is known of one of the zoo's models."""
-    width = min(100, shutil.get_terminal_size().columns)
-    lines = [f"zoo:{told['name']}, {_size(told['bytes'])}, {told['parameters']:,} parameters"]
-    for name in ("what", "architecture", "data", "licence", "limits", "retrain"):
-        lines += textwrap.wrap(f"{name}: {told[name]}", width, subsequent_indent="  ")
-    lines += [f"{score}: {_measured(found)} ({len(found['seeds'])} seeds), this one {found['shipped']:.4g}"
-              for score, found in told["measured"].items()]  # fmt: skip
-    return "\n".join([*lines, "(± is two standard deviations over the seeds)"])
-
-
-def _measured(found: Mapping[str, Any]) -> str:
-    return f"{found['mean']:.4g} ± {found['spread']:.2g}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
 
 
 def _warnings(receipt: Mapping[str, Any]) -> list[str]:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from whence.errors import FileError, ParameterError, nearest
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from whence.adapters.wrapped import Wrapped
 
 FOLDER = Path(__file__).parent / "weights"
