@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.hf import FAMILIES
-from tests.models import close
+from tests.models import CASES, close
 from whence.engine.capture import layers
 from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
 
@@ -100,6 +100,7 @@ def test_nothing_is_lost_without_biases_where_no_set_is_empty() -> None:
         assert abs(line["end"] - 1) < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 def test_an_empty_positive_set_loses_and_says_so() -> None:
     model = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(model.weight, -1.0)
@@ -206,6 +207,7 @@ def test_small_contributions_beside_large_ones() -> None:
             assert float((a.values - wanted).abs().max()) < (1e-3 if rules == "z_plus" else 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_empty_sets_are_empty_in_every_precision(dtype: torch.dtype) -> None:
     model = made(lambda: nn.Sequential(nn.Linear(64, 8, bias=False), nn.Linear(8, 2, bias=False)))
@@ -593,3 +595,158 @@ def test_a_mask_that_hides_nothing_of_a_row_changes_nothing_there(composite: str
     )
     close(both.values[:1], alone.values, 1e-12)
     assert all(abs(row["unaccounted"]) < 1e-12 for row in both.receipt["relevance"])
+
+
+# ---- what stands at a token's own position ----
+
+
+class Placed(nn.Module):
+    """Ids, a table, what `put` makes of the embedding (a position's constant among it), tokens mixed, three classes."""
+
+    def __init__(self, put, width: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.put = put
+        self.table, self.place = nn.Embedding(9, 4), nn.Parameter(torch.randn(1, 5, 4))
+        self.wide, self.norm = nn.Linear(4, 4, bias=False), nn.LayerNorm(4)
+        self.mix, self.out = nn.Linear(width, 6, bias=False), nn.Linear(6, 3, bias=False)
+        self.double()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.mixed(self.put(self, self.table(ids)))
+
+    def mixed(self, h: Tensor) -> Tensor:
+        return self.out(self.mix(h).relu().mean(1))
+
+
+class Mixing(nn.Module):
+    """The same model from where tokens mix."""
+
+    def __init__(self, whole: Placed) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.whole.mixed(h)
+
+
+IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 0, 2, 2, 8]])
+
+
+@pytest.mark.parametrize("positions", ["token", "drop"])
+@pytest.mark.parametrize("add", ["share", "proportional"])
+def test_positions_by_hand(positions: str, add: str) -> None:
+    """Entry by entry in loops: the token has all that its summed embedding has, or its branch's part of it."""
+    model = Placed(lambda m, e: e + m.place).requires_grad_(False)
+    composite = {"linear": "epsilon", "add": add}
+    options = {"composite": composite, "epsilon": 0.0, "stabilizer": 0.0, "positions": positions}
+    a = whence.explain(model, IDS, method="lrp", target=1, **options)
+    for row in range(2):
+        e = model.table.weight[IDS[row]].detach()
+        p = model.place[0].detach()
+        z = (e + p) @ model.mix.weight.detach().T  # (tokens, 6)
+        pooled, w = z.relu().mean(0), model.out.weight[1].detach()
+        of_token, own, other = torch.zeros(5).double(), torch.zeros(5).double(), torch.zeros(5).double()
+        for j in range(6):
+            r_pooled = pooled[j] * w[j] / float(pooled @ w)
+            for i in range(5):
+                r = r_pooled * float(z[i, j].relu()) / 5 / float(pooled[j]) if pooled[j] else 0.0
+                for k in range(4):
+                    part = r * float(model.mix.weight[j, k]) / float(z[i, j])
+                    of_token[i] += part * float((e + p)[i, k])
+                    own[i] += part * float(e[i, k])
+                    other[i] += part * float(p[i, k])
+        if positions == "token":
+            close(a.values[row], of_token, 1e-9)
+        elif add == "proportional":
+            close(a.values[row], own, 1e-9)
+        else:
+            total = float(own.sum().abs() + other.sum().abs())
+            close(a.values[row], own * float(own.sum().sign() * of_token.sum()) / total, 1e-9)
+        line = a.receipt["relevance"][row]
+        assert abs(line["start"] - line["end"] - sum(line["lost"].values())) < 1e-9
+
+
+STAND = {
+    "added": lambda m, e: e + m.place,
+    "a number of rows": lambda m, e: e + m.place.expand(len(e), -1, -1).clone(),
+    "added in place": lambda m, e: e.mul(1.0).add_(m.place),
+    "the other way round": lambda m, e: m.place + e,
+    "taken away": lambda m, e: e - m.place,
+    "scaled before": lambda m, e: e * 4**0.5 + m.place,
+    "projected before": lambda m, e: m.wide(e) + m.place,
+    "before a norm": lambda m, e: m.norm(e + m.place),
+    "after a norm": lambda m, e: m.norm(e) + m.place,
+    "after a norm by hand": lambda m, e: e * (e.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() + m.place,
+    "twice": lambda m, e: e + m.place + m.place.flip(1),
+    "time first": lambda m, e: (e.transpose(0, 1) + m.place.transpose(0, 1)).transpose(0, 1),
+    "flat": lambda m, e: (e.reshape(-1, 4) + m.place.repeat(len(e), 1, 1).reshape(-1, 4)).view(-1, 5, 4),
+    "by heads": lambda m, e: (e.view(-1, 5, 2, 2) + m.place.view(1, 5, 2, 2)).flatten(2),
+}
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp"])
+@pytest.mark.parametrize("put", STAND)
+def test_what_stands_at_a_tokens_position_gives_its_share_to_the_token(put: str, method: str) -> None:
+    model = Placed(STAND[put])
+    found = {p: whence.explain(model, IDS, method=method, target=1, positions=p) for p in ("token", "drop")}
+    for row in range(2):
+        line = {p: a.receipt["relevance"][row] for p, a in found.items()}
+        if method == "lrp":
+            assert abs(line["token"]["lost"].get("constants", 0.0)) < 1e-12
+            assert abs(line["drop"]["lost"]["constants"]) > 1e-3
+            assert abs(line["token"]["unaccounted"]) < 1e-9
+            both = line["drop"]["end"] + line["drop"]["lost"]["constants"]
+            assert abs(line["token"]["end"] - both) < 1e-6  # what leaf and positions had
+        else:
+            # x ⊙ m, where x is what stands before the tokens mix
+            at = whence.explain(Mixing(model), model.put(model, model.table(IDS)).detach(), method=method, target=1)
+            assert abs(line["token"]["end"] - float(at.values[row].sum())) < 1e-9
+            assert abs(line["token"]["end"] - line["drop"]["end"]) > 1e-6
+    alone = whence.explain(model, IDS[1:], method=method, target=1)
+    close(found["token"].values[1:], alone.values, 1e-9)
+
+
+MIXED = {
+    "mixed before": lambda m, e: e + e.roll(1, 1) + m.place,
+    "a mean over tokens": lambda m, e: e.mean(1, keepdim=True) + m.place,
+    "attention": lambda m, e: (e @ e.mT).softmax(-1) @ e + m.place,
+    "tokens and features swapped": lambda m, e: e[:, :4].transpose(1, 2) + m.place[:, :4],
+    "a convolution": lambda m, e: torch.conv1d(e.mT, torch.ones(4, 4, 3).double(), padding=1).mT + m.place,
+}
+
+
+@pytest.mark.parametrize("put", MIXED)
+def test_a_constant_that_stands_at_nobodys_position_keeps_its_share(put: str) -> None:
+    model = Placed(MIXED[put])
+    found = [whence.explain(model, IDS, method="lrp", target=1, positions=p) for p in ("token", "drop")]
+    close(found[0].values, found[1].values, 1e-12)
+    assert abs(found[0].receipt["relevance"][0]["lost"]["constants"]) > 1e-4
+
+
+def test_a_class_token_in_front_takes_its_own_share_along() -> None:
+    def put(m, e):
+        front = m.place[:, :1].expand(len(e), -1, -1)
+        return torch.cat([front, e], 1) + torch.cat([m.place, m.place[:, :1]], 1)
+
+    token, drop = (whence.explain(Placed(put), IDS, method="lrp", target=1, positions=p) for p in ("token", "drop"))
+    lost = [a.receipt["relevance"][0]["lost"]["constants"] for a in (token, drop)]
+    assert 1e-3 < abs(lost[0]) < abs(lost[1])
+    assert abs(token.receipt["relevance"][0]["unaccounted"]) < 1e-9
+
+
+@pytest.mark.parametrize("composite", ["chefer", "orig", "epsilon", "gamma", "z_plus", "epsilon_plus"])
+def test_positions_of_real_embeddings_go_to_their_tokens_under_every_composite(composite: str) -> None:
+    """On BERT the tokens have exactly what the embeddings' output has, and `at=` is as it was."""
+    model, inputs = CASES["bert_sdpa"].make()
+    model = model.double()
+    options = {"method": "lrp", "composite": composite, "target": 0}
+    a = whence.explain(model, inputs, **options)
+    path = next(name for name, m in model.named_modules() if type(m).__name__ == "BertEmbeddings")
+    at = whence.explain(model, inputs, at=path, **options)
+    close(a.values, at.values.sum(-1) * a.real, 1e-9)
+    drop = whence.explain(model, inputs, positions="drop", **options)
+    assert float((a.values - drop.values).abs().max()) > 1e-3 * float(a.values.abs().max())
+    embeds = model.get_input_embeddings()(inputs["input_ids"])
+    floats = {**{k: v for k, v in inputs.items() if k != "input_ids"}, "inputs_embeds": embeds.detach()}
+    close(whence.explain(model, floats, **options).values.sum(-1) * a.real, drop.values, 1e-9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from whence.subject import Subject
 
 UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are held constant
 OPTIONS = ("epsilon", "gamma", "alpha", "beta", "low", "high", "stabilizer")  # lrp's, for its composites
+Positions = Literal["token", "drop"]
 ReduceAll = Callable[[Map, Tensor, Tensor | None, Tensor], Tensor]  # a map, its gradient and its relevance → (rows, …)
 
 
@@ -30,16 +31,22 @@ def is_uniform(composite: Any) -> bool:
     return isinstance(composite, str) and composite in UNIFORM
 
 
-def relevance_pass(subject: Subject, composite: Any, options: Mapping[str, Any], **plan: Any) -> Pass:
-    """One forward pass that relevance can be sent back through, with a ledger."""
-    options = dict(options)
+def relevance_pass(
+    subject: Subject, composite: Any, options: Mapping[str, Any], positions: Positions = "drop", **plan: Any
+) -> Pass:
+    """One forward pass that relevance can be sent back through, with a ledger.
+
+    `positions`: whether what is added to a token's embedding at its own position gives its share to the token.
+    """
+    options, back = dict(options), positions == "token" and "ids" in subject.roles.values()
     if is_uniform(composite):  # whose relevance is x ⊙ m
         ledger = Ledger(subject.rows, multiplies=True, only=layers(subject.root).__contains__)
-        rules, expand, rows = uniform_rules(UNIFORM[composite]), UNIFORM_EXPAND, subject.rows > 1
+        rules, expand, rows = uniform_rules(UNIFORM[composite], back), UNIFORM_EXPAND, subject.rows > 1
     else:
         chosen = composite_of(composite, options, options.pop("stabilizer", 1e-6))
         ledger, rules, expand, rows = Ledger(subject.rows), relevance_rules(chosen), RELEVANCE_EXPAND, True
         ledger.unmet = chosen.unmet
+    ledger.gives_back = back
     return subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
 
 

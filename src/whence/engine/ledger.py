@@ -49,6 +49,7 @@ class Ledger:
     def __init__(self, rows: int, multiplies: bool = False, only: Any = None) -> None:
         self.rows, self.multiplies, self.only = rows, multiplies, only
         self.unmet: set[str] = set()  # modules that a composite names and nobody met
+        self.gives_back = False  # what is added to a token at its own position gives its share to the token
         self.begin()
 
     def begin(self) -> None:

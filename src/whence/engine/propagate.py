@@ -176,10 +176,10 @@ class Flow(TorchFunctionMode):
         self.explain_from(handed)
         return leaf, handed
 
-    def explain_from(self, handed: Tensor) -> None:
-        """This is an explained value, as the model gets it."""
+    def explain_from(self, handed: Tensor, ids_dim: int = 0) -> None:
+        """This is an explained value, as the model gets it; or the embedding that ids of so many dimensions enter."""
         if self._origins:
-            origins.begin(handed)
+            origins.begin(handed, ids_dim)
         if self.ledger is not None:
             self.ledger.lives.append(origins.origin_of(handed).life)
 

@@ -247,10 +247,12 @@ class _Sum(_Named):
 
     def __call__(self, call: Call) -> Back:
         call.check()
-        terms = _terms(call)
+        terms = terms_of(call)
         shapes = [x.shape for x in call.inputs]
         live = [t for t in terms if t.place is not None]
         if len(live) == 1 and (len(terms) == 1 or not self._counts(terms, live[0])):
+            return lambda r: r.sum_to_size(shapes[0])
+        if stands(call, terms):  # all of it is the token's
             return lambda r: r.sum_to_size(shapes[0])
         places = [t.place for t in live if t.place is not None]
         weights = _weights(*(call.origins[i] for i in places)) if len(live) > 1 else None
@@ -328,16 +330,27 @@ class _Term:
         return "bias" if self.bias else "mask" if self.hides else "constants"
 
 
-def _terms(call: Call) -> list[_Term]:
-    name, kwargs = call.name, call.kwargs
+def stands(call: Call, terms: Sequence[_Term]) -> bool:
+    """Whether a constant is added to a token at its own position, and is to give its share to the token."""
+    if len(terms) != 2 or len(call.inputs) != 1 or not call.note.ledger.gives_back or call.origins[0].alone is None:
+        return False
+    constant = next((t for t in terms if t.place is None), None)
+    return constant is not None and not constant.bias and constant.value.numel() > 1 and not constant.hides
+
+
+def signs_of(call: Call) -> tuple[Any, Any]:
+    """By what the operands of a sum are multiplied."""
+    alpha = call.kwargs.get("alpha", 1)
+    return {"sub": (1, -alpha), "subtract": (1, -alpha), "rsub": (-alpha, 1)}.get(call.name, (1, alpha))
+
+
+def terms_of(call: Call) -> list[_Term]:
     given = call.args[:2]
-    if name in ("neg", "negative") or len(given) < 2:
+    if call.name in ("neg", "negative") or len(given) < 2:
         return [_Term(call.x[0], 0)]
-    alpha = kwargs.get("alpha", 1)
-    signs = {"sub": (1, -alpha), "subtract": (1, -alpha), "rsub": (-alpha, 1)}.get(name, (1, alpha))
     y = call.y
     terms = []
-    for value, sign in zip(given, signs, strict=True):
+    for value, sign in zip(given, signs_of(call), strict=True):
         place = next((i for i, x in enumerate(call.inputs) if x is value), None)
         tensor = (
             wide(value.detach())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
-from whence.engine.relevance import factors, leaders
+from whence.engine.relevance import factors, leaders, signs_of, stands, terms_of
 
 _AS_ONE = frozenset(
     "scaled_dot_product_attention layer_norm rms_norm grouped_mm sort msort topk kthvalue median".split()
@@ -21,11 +21,15 @@ _AS_ONE = frozenset(
 UNIFORM_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}
 
 
-def uniform_rules(constant: bool) -> dict[str, Rule]:
-    """AttnLRP's table, or CP-LRP's, which holds attention and gates `constant`."""
+def uniform_rules(constant: bool, positions: bool = False) -> dict[str, Rule]:
+    """AttnLRP's table, or CP-LRP's, which holds attention and gates `constant`.
+
+    `positions`: what is added to a token at its own position gives its share to the token.
+    """
     product = constant_product if constant else uniform_product
     return {
         "elementwise": Ahead(ratio),
+        **({"add": Ahead(given_back)} if positions else {}),
         "layer_norm": Ahead(held_norm),
         "rms_norm": Ahead(held_norm),
         **dict.fromkeys(("multiply", "divide", "matmul", "einsum", "bilinear", "prod"), product),
@@ -44,6 +48,29 @@ def ratio(call: Call) -> Back:
     found = (y - at_zero if at_zero else y) / x
     found = torch.where(x.abs() > step * 1e-2, found, (near - at_zero) / step)
     return lambda m: (m * found).sum_to_size(shape)
+
+
+def given_back(call: Call) -> Back:
+    """The derivative of a sum; what stands at a token's own position multiplies the token's signal by y/x."""
+    terms, shapes = terms_of(call), [x.shape for x in call.inputs]
+    if not stands(call, terms):
+        return _plain_sum(call)
+    x, y = next(t.value for t in terms if t.place is not None), call.y  # with its sign
+    there = x.abs() > torch.finfo(x.dtype).tiny ** 0.5
+    sign = signs_of(call)[0 if call.args[0] is call.inputs[0] else 1]
+    found = sign * torch.where(there, y / torch.where(there, x, 1.0), 1.0)
+    return lambda m: (m * found).sum_to_size(shapes[0])
+
+
+def _plain_sum(call: Call) -> Back:
+    """The derivative of a sum, for which nothing has to be kept."""
+    if call.name in ("neg", "negative") or len(call.args) < 2:
+        return lambda m: -m if call.name in ("neg", "negative") else m
+    signs = [
+        sum(sign for value, sign in zip(call.args[:2], signs_of(call), strict=True) if value is x) for x in call.inputs
+    ]
+    shapes = [x.shape for x in call.inputs]
+    return lambda m: [(m if s == 1 else m * s).sum_to_size(shape) for s, shape in zip(signs, shapes, strict=True)]
 
 
 def _value(call: Call, point: float) -> float:

@@ -6,24 +6,27 @@ from torch import Tensor
 
 from whence.conservation import account
 from whence.methods import method
-from whence.relevances import relevance_pass
+from whence.relevances import Positions, relevance_pass
 from whence.subject import Subject
 
 
 @method("attnlrp", paper="Achtibat et al. 2024, arXiv:2402.05602")
-def attnlrp(subject: Subject) -> dict[str, Tensor]:
-    """Products share evenly, elementwise functions take y/x, norms hold their scale, softmax takes its derivative."""
-    return _relevance(subject)
+def attnlrp(subject: Subject, *, positions: Positions = "token") -> dict[str, Tensor]:
+    """Products share evenly, elementwise functions take y/x, norms hold their scale, softmax takes its derivative.
+
+    `positions="drop"` loses what position and segment embeddings have, as `lrp` does.
+    """
+    return _relevance(subject, positions)
 
 
 @method("cp_lrp", paper="Ali et al. 2022, arXiv:2202.07304")
-def cp_lrp(subject: Subject) -> dict[str, Tensor]:
+def cp_lrp(subject: Subject, *, positions: Positions = "token") -> dict[str, Tensor]:
     """AttnLRP with attention and gates held constant: all relevance goes through the values."""
-    return _relevance(subject)
+    return _relevance(subject, positions)
 
 
-def _relevance(subject: Subject) -> dict[str, Tensor]:
-    done = relevance_pass(subject, subject.method, {}, ahead=True)
+def _relevance(subject: Subject, positions: Positions) -> dict[str, Tensor]:
+    done = relevance_pass(subject, subject.method, {}, positions, ahead=True)
     found = {key: m * done.x[key] for key, m in done.pull().items()}
     account(subject, done.flow.ledger, done, found, done.score.detach())
     return found

@@ -12,16 +12,27 @@ from torch import Tensor
 
 from whence.conservation import account
 from whence.methods import method
-from whence.relevances import relevance_pass
+from whence.relevances import Positions, relevance_pass
 from whence.subject import Subject
 
 Start = Literal["one", "logit"]
 
 
-@method("lrp", paper="Bach et al. 2015, doi:10.1371/journal.pone.0130140; Chefer, Gur & Wolf 2021, arXiv:2012.09838")
+_NOTHING = (
+    "All relevance was lost on the way, and receipt['relevance'] says where: under positive rules, where every "
+    'contribution to the target is negative. Try composite="epsilon", which keeps both signs, or another target.'
+)
+
+
+@method(
+    "lrp",
+    paper="Bach et al. 2015, doi:10.1371/journal.pone.0130140; Chefer, Gur & Wolf 2021, arXiv:2012.09838",
+    nothing=_NOTHING,
+)
 def lrp(
     subject: Subject, *, composite: Any = "chefer", start: Start = "one", epsilon: float = 1e-6, gamma: float = 0.25,
     alpha: float = 2.0, beta: float = 1.0, low: Any = None, high: Any = None, stabilizer: float = 1e-6,
+    positions: Positions = "token",
 ) -> dict[str, Tensor]:  # fmt: skip
     """Relevance of each input: 1 (or the logit) at the score, handed on by one rule per op.
 
@@ -29,9 +40,12 @@ def lrp(
     relevance twice), "epsilon", "gamma", "alpha_beta", "z_plus", "epsilon_plus", "epsilon_plus_flat",
     "epsilon_alpha2_beta1", "epsilon_alpha2_beta1_flat", "epsilon_gamma_box", or a table from "linear", "convolution",
     "first", "path:GLOB", "depth:A-B" and "add" to a rule's name or (name, options).
+
+    Where ids are explained, what is added to a token's embedding at its own position (position and segment embeddings)
+    gives its share to the token; `positions="drop"` loses it.
     """
     options = {"epsilon": epsilon, "gamma": gamma, "alpha": alpha, "beta": beta, "low": low, "high": high}
-    done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, ahead=True)
+    done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, positions, ahead=True)
     scores = done.score.detach() if start == "logit" else None
     found = done.pull(start=scores)
     account(subject, done.flow.ledger, done, found, scores)
