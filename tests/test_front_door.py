@@ -251,7 +251,8 @@ def test_ids_are_explained_through_the_embedding_they_enter(look: str) -> None:
     e = model.table(ids) + model.position(torch.arange(4))
     expected = (2 * e * torch.arange(1.0, 5).double()[None, :, None]).detach()
     close(a.raw, expected, 1e-12)
-    close(a.values, expected.sum(-1), 1e-12)
+    close(a.values, expected.square().sum(-1).sqrt(), 1e-12)
+    close(gradient(model, ids, channels="sum").values, expected.sum(-1), 1e-12)
     close(gradient(model, ids, channels="sum_abs").values, expected.abs().sum(-1), 1e-12)
 
 
@@ -274,18 +275,43 @@ def test_ids_that_enter_two_embeddings_count_for_both() -> None:
         lambda ids: (first(ids) * 2).sum((1, 2))[:, None] + second(ids).sum((1, 2))[:, None],
         torch.tensor([[1, 2]]),
     )
-    close(a.values, torch.full((1, 2), 3 * 2.0 + 2).double(), 1e-12)
+    close(a.values, torch.full((1, 2), (3 * 2.0**2 + 2) ** 0.5, dtype=torch.float64), 1e-12)
+    close(a.channels("sum").values, torch.full((1, 2), 3 * 2.0 + 2).double(), 1e-12)
     assert [tuple(part.shape) for part in a.raw] == [(1, 2, 3), (1, 2, 2)]
 
 
 def test_gradients_whose_hidden_sum_is_nothing_but_rounding_say_so() -> None:
     model, inputs = CASES["bert_sdpa"].make()
-    with pytest.warns(whence.WhenceWarning, match="sums to 0"):
-        a = gradient(model, inputs)
+    with pytest.warns(whence.WhenceWarning, match="sums to 0") as caught:
+        a = gradient(model, inputs, channels="sum")
+    assert len(caught) == 1
     assert bool((a.values == 0).all())
     assert float(a.raw.abs().max()) > 1e-3
     magnitudes = gradient(model, inputs, channels="sum_abs").values  # no warning: it was asked for
     assert float(magnitudes.max()) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["gradient", "smoothgrad", "guided_backprop", "deconvnet"])
+def test_sensitivity_to_a_token_is_the_length_of_its_gradient(method) -> None:
+    model, inputs = CASES["bert_sdpa"].make()
+    a = whence.explain(model, inputs, method=method)
+    assert a.receipt["channels"] == "l2"
+    assert not a.signed()
+    close(a.values, a.raw.square().sum(-1).sqrt() * a.real, 1e-6)
+    assert float(a.values[a.real].min()) > 0
+    several = whence.explain(model, inputs, method=method, target=torch.tensor([[0, 1]] * len(a)))
+    close(several.values, several.raw.square().sum(-1).sqrt() * a.real[:, None], 1e-6)
+    assert "L2 norm" in a.to_html()
+
+
+def test_contributions_of_a_token_are_summed() -> None:
+    model, inputs = CASES["bert_sdpa"].make()
+    for method, params in {"input_x_gradient": {}, "smoothgrad": {"of": "input_x_gradient"}, "deeplift": {}}.items():
+        a = whence.explain(model, inputs, method=method, **params)
+        assert a.receipt["channels"] == "sum"
+        assert a.signed()
+        close(a.values, a.raw.sum(-1) * a.real, 1e-6)
+    assert "channels" not in whence.explain(nn.Linear(4, 2), torch.ones(1, 4), method="gradient").receipt
 
 
 # ---- at ----
@@ -311,15 +337,11 @@ def test_at_a_module_that_runs_twice_needs_the_number_of_the_call() -> None:
         gradient(model, x, at="act@3")
 
 
-def test_at_a_tuple_output_means_its_first_tensor() -> None:
-    model, x = CASES["lstm"].make()
-    assert gradient(model, x, at="rnn").values.shape == (3, 4, 12)
+def test_at_one_tensor_in_a_tuple_or_a_model_output_is_that_tensor() -> None:
     bert, inputs = CASES["bert_sdpa"].make()
     assert gradient(bert, inputs, at="bert.encoder.layer.0").values.shape == (3, 7, 16)
     gpt2, inputs = CASES["gpt2_sdpa"].make()
     assert gradient(gpt2, inputs, at="transformer").values.shape == (3, 7, 16)  # a ModelOutput
-    with pytest.raises(whence.IndependentError, match="the output of 'bert'"):
-        gradient(bert, inputs, at="bert")  # its classifier reads the second tensor, the pooled one
 
 
 # ---- baselines ----

@@ -131,7 +131,7 @@ def _forward(
     rules = plan.rules or {}
     flow = Flow(
         merged(rules, subject.rules),
-        sites=Sites(subject.values, subject.at),
+        sites=Sites(subject.values, subject.at, subject.rows),
         captures=Captures(plan.wants, plan.edit, plan.tell or plan.ledger),
         expand=plan.expand,
         record=record,
@@ -173,6 +173,8 @@ def _forward(
         score, index = targets.pick(held, subject.target, subject.last_real)
     _check(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.notes.add(flow, subject.rows)
+    if flow.sites.held and flow.record is None:
+        subject.notes.facts["held"] = list(flow.sites.held)
     leaves = flow.sites.leaves
     facts = subject.facts
     if facts.score is None:
@@ -264,7 +266,7 @@ def _inside(value: Any, depth: int) -> list[Tensor]:
 
 def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
     sites = flow.sites
-    if subject.at is not None and "at" not in sites.leaves:
+    if subject.at is not None and not sites.leaves:
         raise InputError(
             f"at={subject.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
             "  Name a module that runs, and a call that happens (the first one is @1)."
@@ -274,8 +276,8 @@ def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
             f"at={subject.at!r}: this module runs {sites.calls} times in one forward pass.\n"
             f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{sites.calls}".'
         )
-    leaf = sites.leaves.get("at")
-    if leaf is not None and leaf.shape[:1] != (subject.rows,):
+    leaf = next(iter(sites.leaves.values()), None)
+    if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
         raise InputError(
             f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
             f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."

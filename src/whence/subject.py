@@ -14,7 +14,7 @@ from whence import passes
 from whence.engine.call import Rule, derivative
 from whence.engine.log import Step
 from whence.engine.propagate import Flow
-from whence.engine.sites import Instead
+from whence.engine.sites import AT, Instead
 from whence.passes import Pass
 from whence.targets import Output, Target
 
@@ -210,7 +210,7 @@ class Subject:
 
     def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
         """Which units (rows, n) of a value (rows, n, …) are no padding, where a mask says so."""
-        decoder = key.startswith("decoder_") or (key == "at" and "decoder" in (self.at or "").split("."))
+        decoder = key.startswith("decoder_") or (self._is_at(key) and "decoder" in (self.at or "").split("."))
         mask = self.mask(decoder)
         if mask is not None and self._is_beside_text(key, mask):
             return None
@@ -218,10 +218,13 @@ class Subject:
         fits = mask is not None and (len(shape) in (2, 3) or several) and tuple(mask.shape) == tuple(shape[:2])
         return mask if fits else None
 
+    def _is_at(self, key: str) -> bool:
+        return self.at is not None and key.partition(".")[0] == AT
+
     def _is_beside_text(self, key: str, mask: Tensor) -> bool:
         """Whether a mask is about ids, and this input is something else that may happen to be as long."""
         name = key.partition("#")[0]
-        if key == "at" or name.endswith("embeds") or self.underneath.get(name) != "value":
+        if self._is_at(key) or name.endswith("embeds") or self.underneath.get(name) != "value":
             return False
         ids = [self.inputs[other] for other, role in self.underneath.items() if role == "ids"]
         return any(isinstance(value, Tensor) and value.shape == mask.shape for value in ids)
@@ -240,7 +243,7 @@ class Subject:
         """Whether a value (rows, n, hidden) is one of tokens: a mask, ids among the inputs or its name say so."""
         ids = any(isinstance(v, Tensor) and not v.is_floating_point() and v.dim() == 2 for v in self.inputs.values())
         return len(shape) == 3 and (
-            self.real(key, shape) is not None or key.endswith("embeds") or (key == "at" and ids)
+            self.real(key, shape) is not None or key.endswith("embeds") or (self._is_at(key) and ids)
         )
 
 

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from whence.engine import streams
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
+from whence.engine.outputs import changed, floating
 from whence.engine.rows import begin
 from whence.errors import BaselineError, ModelError
 
 if TYPE_CHECKING:
     from whence.engine.propagate import Flow
 
+AT = "at"  # the key of a module's output; "at.NAME" where it has several tensors
 _IDS = "_whence_ids"  # on a tensor of ids: (name of the input, each entry's position in it)
 _COPIES = frozenset({"view", "cast", "index", "repeat", "concatenate"})
 _JOINS = frozenset({"pad", "constant_pad_nd", "masked_fill"})
@@ -65,12 +67,16 @@ def _fits(one: torch.Size, many: torch.Size) -> bool:
 class Sites:
     """The leaves of one pass by key, and the values that a method wants at them."""
 
-    def __init__(self, values: Mapping[str, Tensor | Instead] | None = None, at: str | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Tensor | Instead] | None = None, at: str | None = None, rows: int | None = None
+    ) -> None:
         self.values = dict(values or {})
         self.leaves: dict[str, Tensor] = {}
         self.path, _, call = (at or "").partition("@")
         self.call = int(call) if call else None
         self.calls = 0  # how often the module at `path` has run
+        self.rows = rows
+        self.held: list[str] = []  # outputs of that module which have no rows, by name
         self.aside = False  # whether ids were used for anything but to be looked up
         self._ids: dict[str, torch.Size] = {}
 
@@ -216,7 +222,7 @@ class Sites:
                 "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
             )
         flow.mark(handed)
-        flow.explain_from(handed)
+        flow.explain_from(handed, positions.dim())
         streams.begin(handed, key)
         if flow.captures.tokens is not None:
             flow.captures.tokens.begin_ids(handed, name, positions, shape)
@@ -226,8 +232,8 @@ class Sites:
 
     # ---- module outputs ----
 
-    def module_output(self, flow: Flow, path: str, output: Any) -> Any:
-        """The module's output with its first tensor made live, if this is the call that is explained."""
+    def module_output(self, flow: Flow, path: str, module: nn.Module, output: Any) -> Any:
+        """The module's output with its floating tensors made live, if this is the call that is explained."""
         if flow.captures.active:
             output = replace_first(output, lambda t: _shown(flow, "output", path, t))
         if flow.cut is not None and flow.cut(path):
@@ -237,7 +243,24 @@ class Sites:
         self.calls += 1
         if self.calls != (self.call or 1):
             return output
-        return replace_first(output, lambda t: self.tensor(flow, "at", t))
+        new: dict[int, Tensor] = {}
+        found = floating(output, module)
+        for name, tensor, axis in found:
+            key = AT if len(found) == 1 else f"{AT}.{name}"
+            goes = tensor.dim() > axis and tensor.shape[axis] == self.rows
+            if goes or key in self.values or len(found) == 1:
+                new[id(tensor)] = self._output(flow, key, tensor, axis)
+            else:
+                self.held.append(name)
+        if found and not new:  # the first one has to say why
+            new[id(found[0][1])] = self._output(flow, AT, found[0][1], 0)
+        return changed(output, lambda t: new.get(id(t), t))
+
+    def _output(self, flow: Flow, key: str, tensor: Tensor, axis: int) -> Tensor:
+        """One tensor of a module's output as a leaf with its rows first."""
+        if not axis:
+            return self.tensor(flow, key, tensor)
+        return self.tensor(flow, key, tensor.movedim(axis, 0)).movedim(0, axis)
 
 
 def _copies(op: str, family: str) -> bool:
@@ -333,7 +356,7 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
             if not ours() or not depth:
                 return None
             del flow.path[depth.pop() :]
-            return None if output is None else flow.sites.module_output(flow, path, output)
+            return None if output is None else flow.sites.module_output(flow, path, module, output)
 
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave, always_call=True))

@@ -1,0 +1,85 @@
+"""A module's output taken apart: its floating tensors by name, where their rows are, and how to put others in place.
+
+Names: a tensor by itself has none; fields of named tuples, dataclasses and ModelOutputs and keys of dicts are their own
+names, places in tuples are numbers, and what lies deeper is joined by dots ("1.0"). Recurrent layers' outputs have the
+names of PyTorch's documentation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+_NAMES: dict[type[nn.Module], dict[str, str]] = {
+    nn.LSTM: {"0": "output", "1.0": "h_n", "1.1": "c_n"},
+    nn.GRU: {"0": "output", "1": "h_n"},
+    nn.RNN: {"0": "output", "1": "h_n"},
+    nn.LSTMCell: {"0": "h", "1": "c"},
+    nn.MultiheadAttention: {"0": "output", "1": "weights"},
+}
+
+
+def floating(output: Any, module: nn.Module | None = None) -> list[tuple[str, Tensor, int]]:
+    """Each floating tensor of a module's output once: its name, itself, and the dimension of its rows."""
+    names = next((names for kind, names in _NAMES.items() if isinstance(module, kind)), {})
+    found: list[tuple[str, Tensor, int]] = []
+    for name, tensor in _inside(output, ""):
+        if not any(tensor is other for _, other, _ in found):
+            found.append((names.get(name, name), tensor, _rows_of(module, name, tensor)))
+    return found
+
+
+def _rows_of(module: nn.Module | None, name: str, tensor: Tensor) -> int:
+    """The first dimension, but for recurrent layers' states (layers, rows, hidden) and sequences that go first."""
+    if isinstance(module, nn.MultiheadAttention):
+        return int(name == "0" and not module.batch_first and tensor.dim() == 3)
+    if not isinstance(module, nn.RNNBase) or tensor.dim() < 3:
+        return 0
+    return int(name != "0" or not module.batch_first)
+
+
+def _inside(output: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield name, output
+        return
+    for key, item in _items(output):
+        yield from _inside(item, f"{name}.{key}" if name else key)
+
+
+def _items(output: Any) -> list[tuple[str, Any]]:
+    if isinstance(output, Mapping):
+        return [(str(key), item) for key, item in output.items()]
+    if isinstance(output, tuple | list):
+        return [(str(key), item) for key, item in zip(getattr(output, "_fields", range(len(output))), output)]  # noqa: B905
+    if is_dataclass(output) and not isinstance(output, type):
+        return [(field.name, getattr(output, field.name)) for field in fields(output)]
+    return []
+
+
+def changed(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The output with each of its tensors changed, in the form that it had."""
+    if isinstance(output, Tensor):
+        return change(output)
+    if isinstance(output, MutableMapping):
+        whole = dict(output) if type(output) is dict else output
+        for key, item in list(output.items()):
+            new = changed(item, change)
+            if new is not item:
+                whole[key] = new
+        return whole
+    if isinstance(output, tuple | list):
+        items = [changed(item, change) for item in output]
+        if all(new is old for new, old in zip(items, output, strict=True)):
+            return output
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    if is_dataclass(output) and not isinstance(output, type):
+        other: Any = copy.copy(output)
+        for field in fields(output):
+            object.__setattr__(other, field.name, changed(getattr(output, field.name), change))
+        return other
+    return output
