@@ -79,16 +79,17 @@ def test_parameters_reach_the_method(capsys):
 
 
 def test_channels(capsys):
-    """The way out that a gradient under a LayerNorm is told of."""
+    """A gradient under a LayerNorm: its length by default, and the way out for who asks for the sum."""
     rest = ["--model", "zoo:sentiment", "--text", "a fine film", "--json"]
     values = {}
-    for how in ([], ["--channels", "sum_abs"]):
-        code, out, err = run(capsys, "explain", *rest, "--method", "gradient", *how)
+    for how in ("", "l2", "sum", "sum_abs"):
+        code, out, err = run(capsys, "explain", *rest, "--method", "gradient", *(["--channels", how] if how else []))
         assert code == 0
-        assert ("sum_abs" in err) == (not how)
-        values[len(how)] = json.loads(out)["rows"][0]["maps"][0]["values"]
-    assert not any(values[0])
-    assert min(values[2]) > 0
+        assert ('channels="l2"' in err) == (how == "sum")
+        values[how] = json.loads(out)["rows"][0]["maps"][0]["values"]
+    assert values[""] == values["l2"]
+    assert not any(values["sum"])
+    assert min(values["sum_abs"]) > min(values["l2"]) > 0
     code, out, _ = run(capsys, "compare", *rest, "--methods", "gradient,smoothgrad", "--channels", "max_abs")
     assert code == 0
 
@@ -556,7 +557,7 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     for name in whence.methods:
         if name in parts:
             slope = bool(whence.methods[name].facts.get("slope"))
-            assert ("sums of magnitudes over each embedding" in parts[name]) == slope, name
+            assert ("Grey says how much" in parts[name]) == slope, name
             assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 
@@ -565,9 +566,7 @@ def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo)
     cases = demo.read_text().split('<section id="')[1:]
     told = {case.split('"')[0]: case.split("How far the methods agree")[1] for case in cases}
     for name, after in told.items():
-        assert ("Of gradient, " in after.partition("the sums of magnitudes are ranked here")[0]) == (
-            "fashion" not in name
-        )
+        assert ("Of gradient, " in after.partition("magnitudes are ranked here")[0]) == ("fashion" not in name)
 
 
 def test_what_whence_warned_of_is_in_the_demos_small_print(tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ("unruled", {"unruled": "warn"}, whence.ParameterError, "unruled='warn'"),
     ("keep unknown", {"keep": ("atention",)}, whence.ParameterError, "'atention' is not known"),
     ("keep without attention", {"keep": "attention"}, whence.NoAttention, "no attention"),
-    ("channels", {"channels": "mean"}, whence.ParameterError, "'max_abs', 'sum_abs', 'sum'"),
+    ("channels", {"channels": "mean"}, whence.ParameterError, "'l2', 'max_abs', 'sum_abs', 'sum'"),
     ("channels of no image", {"channels": "sum"}, whence.InputError, "neither images nor ids"),
     ("rule name", {"rules": {"rellu": whence.derivative}}, whence.RuleError, "Did you mean 'relu'"),
     ("rule kind", {"rules": {"relu": 3}}, whence.RuleError, r"function of \(call, m\)"),

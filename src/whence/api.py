@@ -15,6 +15,7 @@ from whence.adapters.wrapped import Question, Wrapped
 from whence.assemble import Part, join
 from whence.attribution import Attribution, told
 from whence.comparison import Comparison, Trace
+from whence.doubts import doubt
 from whence.engine.call import Rule
 from whence.engine.ledger import RowsLost
 from whence.engine.ops import known_names
@@ -22,7 +23,7 @@ from whence.engine.propagate import apart
 from whence.engine.scope import scope
 from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean, gathered, shown
 from whence.keep import check, kept
-from whence.methods import methods
+from whence.methods import methods, sensitivity
 from whence.progress import steps
 from whence.saying import say
 from whence.subject import Notes, Subject
@@ -68,6 +69,7 @@ def explain(
             found = _of_wrapped(model, inputs, progress, given, params, options)
         else:
             found = _of_tensors(model, inputs, progress=progress, **given, **options, **params)
+        doubt(found, methods[method].facts, own=bool(rules))
     return told(found, said)
 
 
@@ -110,7 +112,8 @@ def _of_tensors(
             rows = list(subject.split(subject.batch_size))
             parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, names)]
         complete = methods[method].facts.get("complete", False)
-        return _named(join(subject, parts, several(target), params, channels, complete), _name(model))
+        per_token = "l2" if sensitivity(method, params) else "sum"
+        return _named(join(subject, parts, several(target), params, channels, per_token, complete), _name(model))
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:

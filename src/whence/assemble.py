@@ -34,11 +34,13 @@ def join(
     k_shown: bool,
     params: Mapping[str, Any],
     channels: str | None,
+    per_token: str,
     complete: bool | str = False,
 ) -> Attribution:
     """One attribution of all rows; `k_shown` keeps the axis of targets, `complete` asks for the gap.
 
-    A method that is complete "exactly" has nothing to converge: a gap is worth a warning.
+    `channels` is what the user wants of images and tokens, `per_token` what becomes of a token's embedding otherwise. A
+    method that is complete "exactly" has nothing to converge: a gap is worth a warning.
     """
 
     def whole(tensors: list[Tensor]) -> Tensor:
@@ -48,16 +50,15 @@ def join(
     full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
     real = {name: None if parts[0].padding else _real(subject, name, value, k_shown) for name, value in raw.items()}
-    values = {
-        name: _per_unit(subject, name, value, real[name], k_shown, channels is None) for name, value in raw.items()
-    }
+    how = channels if channels in ("sum", "l2") else per_token
+    values = {name: _per_unit(subject, name, value, real[name], k_shown, how, True) for name, value in raw.items()}
     measured = {}
     for kind, said in subject.notes.per_value.items():
         numbers = {key: torch.cat([part[key] for part in said]) for key in said[0]}
         if all(len(value) == subject.rows for value in numbers.values()):  # not of a method inside a method
             of = {name: _of_input({key: whole([v]) for key, v in numbers.items()}, name) for name in raw}
             measured[kind] = _like_input(
-                subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, False) for name in raw}
+                subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, "sum") for name in raw}
             )
 
     def beside(kind: str) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def join(
         every = {key: whole([part.beside[kind][key] for part in parts]) for key in keys}
         return {name: _of_input(every, name) for name in raw} if every else {}
 
-    positive = {name: _per_unit(subject, name, v, real[name], k_shown, False) for name, v in beside("positive").items()}
+    positive = {name: _per_unit(subject, name, v, real[name], k_shown, "sum") for name, v in beside("positive").items()}
     multiplier = beside("multiplier")
     if multiplier:
         measured["multiplier"] = _like_input(subject, multiplier)
@@ -95,7 +96,10 @@ def join(
     _warn_of_non_finite(subject, values)
     if complete == "exactly" and gap is not None:
         _warn_of_a_gap(subject, gap)
-    return found if channels is None else found.channels(channels)
+    embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
+    if channels is not None and (channels != how or len(embedded) < len(raw)):
+        return found.channels(channels)
+    return found.put_together(dict.fromkeys(embedded, how), list(raw)) if embedded else found
 
 
 def _completeness(values: Mapping[str, Tensor], score: Tensor, before: Tensor, k_shown: bool) -> tuple[Tensor, Tensor]:
@@ -120,7 +124,7 @@ def _kept(parts: list[Part], name: str, k_shown: bool) -> list[Tensor]:
 def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
     """Explained inputs, in the order given; ids that enter two embeddings have two keys and one name."""
     if subject.at is not None:
-        return ["at"]
+        return list(full)
     for name in subject.wanted:
         if name not in full:
             raise InputError(f"wrt={name!r}: these ids enter no embedding.\n  Name the input that does.")
@@ -201,16 +205,31 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     )
 
 
-def _per_unit(subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool, summed: bool) -> Tensor:
-    """ids: one score per token, the hidden dimensions summed, padding exactly 0; everything else as it is."""
+def _is_embedded(subject: Subject, name: str, raw: Any, k_shown: bool) -> bool:
+    """Whether an input is ids, and what was found has their embedding's hidden dimensions."""
+    value = subject.inputs.get(name)
+    return subject.roles.get(name) == "ids" and any(
+        part.dim() > value.dim() + k_shown for part in _as_tuple(raw) if isinstance(value, Tensor)
+    )
+
+
+def _per_unit(
+    subject: Subject, name: str, raw: Any, real: Tensor | None, k_shown: bool, how: str, exact: bool = False
+) -> Tensor:
+    """ids: one score per token, its hidden dimensions' sum or length, padding exactly 0; all else as it is.
+
+    `exact` does not let pass for a sum what is rounding.
+    """
     if subject.roles.get(name) != "ids":
         return raw
     ids: Tensor = subject.inputs[name]
     lead = ids.dim() + k_shown  # (rows, [k,] n)
-    total = sum(part.flatten(lead).sum(-1) if part.dim() > lead else part for part in _as_tuple(raw))
-    assert isinstance(total, Tensor)
-    if summed:
-        total = _without_rounding(subject, total, _as_tuple(raw), lead)
+    parts = [part.flatten(lead) if part.dim() > lead else part[..., None] for part in _as_tuple(raw)]
+    if how == "l2" and _is_embedded(subject, name, raw, k_shown):
+        total = torch.linalg.vector_norm(torch.cat(parts, -1), dim=-1)
+    else:
+        total = sum((part.sum(-1) for part in parts[1:]), parts[0].sum(-1))
+        total = _without_rounding(subject, total, _as_tuple(raw), lead) if exact else total
     if real is None:
         return total
     return total * (real[:, None] if k_shown else real).to(total)
@@ -230,8 +249,8 @@ def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...]
     if bool((nothing & (whole > 0)).any()):
         warn(
             f"{subject.method}: the hidden dimension of each token's values sums to 0 (a normalisation follows the "
-            'embedding), so `values` is 0. The full tensor is `raw`; channels="sum_abs" or "max_abs" gives one '
-            "magnitude per token, input_x_gradient a signed score.",
+            'embedding), so `values` is 0. The full tensor is `raw`; channels="l2" gives one magnitude per token, '
+            "input_x_gradient a signed score.",
         )
     return total.masked_fill(nothing.view(-1, *[1] * (total.dim() - 1)), 0)
 
@@ -244,6 +263,8 @@ def _like_input(subject: Subject, named: Mapping[str, Any]) -> Any:
     """One explained input: its tensor; several: a dict or a tuple, as the input was."""
     if len(named) == 1:
         return next(iter(named.values()))
+    if subject.at is not None:  # a module's outputs by name
+        return {name.partition(".")[2]: value for name, value in named.items()}
     return dict(named) if subject.form == "dict" else tuple(named.values())
 
 
@@ -259,6 +280,12 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 def _receipt(subject: Subject) -> dict[str, Any]:
     notes = subject.notes
+    if notes.facts.get("held"):
+        names = ", ".join(map(repr, notes.facts["held"]))
+        warn(
+            f"{subject.method}: at={subject.at!r} has outputs whose first dimension is not the rows ({names}). They "
+            "were held at the input's values, and what goes through them is not in the answer."
+        )
     unused = [name for name in subject.rules if name != "*" and name not in notes.used]
     if unused:
         warn(f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all.")

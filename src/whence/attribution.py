@@ -18,7 +18,7 @@ from whence.writing import Place, page_written
 if TYPE_CHECKING:
     import pandas
 
-_AGGREGATES = ("max_abs", "sum_abs", "sum")
+_AGGREGATES = ("l2", "max_abs", "sum_abs", "sum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,8 @@ class Attribution:
     def channels(self, how: str = "max_abs") -> Attribution:
         """One number per pixel from an image's channels, or per token from its embedding: how they are put together.
 
-        "max_abs" is the largest magnitude, "sum_abs" the sum of magnitudes, "sum" keeps completeness.
+        "l2" is their length, "max_abs" the largest magnitude, "sum_abs" the sum of magnitudes; "sum" keeps the sign and
+        completeness.
         """
         if how not in _AGGREGATES:
             raise ParameterError(
@@ -157,7 +158,9 @@ class Attribution:
             last = [part.flatten(axis + k) if axis > 1 else part.movedim(1 + k, -1) for part in parts]
             return _aggregated(torch.cat(last, -1), how)
 
+        names = list(_named(self.values))
         found = replace(self, values=self._without_padding(aggregate(self.raw, self.channel_axis)))
+        found = found.put_together(dict.fromkeys(names, how), names)
         summed = how == "sum" and self.channel_axis == 1 and isinstance(self.positive, Tensor)
         of_tokens = how == "sum" and isinstance(self.channel_axis, int) and self.channel_axis > 1
         if self.positive is None or of_tokens:
@@ -165,6 +168,20 @@ class Attribution:
         if not summed:
             return replace(found, positive=None, negative=None)
         return replace(found, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
+
+    def put_together(self, how: Mapping[str, str], names: Sequence[str]) -> Attribution:
+        """Say in the receipt how the channels of some of the explained inputs were put together."""
+        shown = names if isinstance(self.values, Mapping) else [str(i) for i in range(len(names))]
+        said = {new: how[name] for new, name in zip(shown, names, strict=True) if name in how}
+        told = next(iter(how.values())) if len(names) == 1 else said
+        return replace(self, receipt={**self.receipt, "channels": told})
+
+    def signed(self, name: str = "") -> bool:
+        """Whether the values of an input (by default, of all) speak for and against the target; magnitudes do not."""
+        how = self.receipt.get("channels")
+        every = (how.values() if not name else [how.get(name)]) if isinstance(how, Mapping) else [how]
+        sizes = self.params.get("absolute") is True or self.params.get("kind") in ("square", "variance")
+        return all(one in (None, "sum") for one in every) and not sizes
 
     def _without_padding(self, values: Any, real: Any = ...) -> Any:
         real = self.real if real is ... else real
@@ -294,7 +311,16 @@ def _about(said: Said, rows: Sequence[int]) -> Said | None:
     return replace(said, rows=there) if there else None
 
 
+def _named(values: Any) -> dict[str, Any]:
+    """Values by input; the only one has no name, those of a tuple are numbered."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    return {str(i): v for i, v in enumerate(values)} if isinstance(values, tuple | list) else {"": values}
+
+
 def _aggregated(raw: Tensor, how: str) -> Tensor:
+    if how == "l2":
+        return torch.linalg.vector_norm(raw, dim=-1)
     if how == "sum":
         return raw.sum(-1)
     return raw.abs().amax(-1) if how == "max_abs" else raw.abs().sum(-1)

@@ -46,8 +46,8 @@ CASES = (
 )  # fmt: skip
 
 MAGNITUDES = (
-    "Shown are sums of magnitudes over each embedding, so red says how much, not for what: signed slopes are "
-    "no shares of the score, and under a LayerNorm they sum to 0."
+    "Grey says how much, not for what: a gradient is no share of the score, so the length of each token's gradient is "
+    "shown (under a LayerNorm its sum is 0)."
 )
 
 
@@ -89,12 +89,12 @@ def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, 
     left: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for name in methods:
-        sized = methods[name].facts.get("slope", False) and "image" not in model.task
-        channels = "sum_abs" if sized else None
         try:
             with _warned() as warned:
-                found[name] = explain(model, given, method=name, target=target, channels=channels, progress=False)
-            notes[name] = [MAGNITUDES] * sized + [said.removeprefix(f"{name}: ") for said in warned]
+                found[name] = explain(model, given, method=name, target=target, progress=False)
+            notes[name] = [MAGNITUDES] * (not found[name].signed()) + [
+                said.removeprefix(f"{name}: ") for said in warned
+            ]
         except WhenceError as error:
             left[name] = str(error).splitlines()[0].removeprefix(f"{name} ")
         counted()
@@ -136,6 +136,6 @@ def _mixed(notes: Mapping[str, Sequence[str]]) -> str:
     if len(sized) in (0, len(notes)):
         return ""
     return (
-        f'<p class="soft">Of {", ".join(sized)} the sums of magnitudes are ranked here, of all others signed values: '
+        f'<p class="soft">Of {", ".join(sized)} magnitudes are ranked here, of all others signed values: '
         "between the two kinds, a unit that speaks against stands high in the one and low in the other.</p>"
     )

@@ -183,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     for made in (one, several):
         made.add_argument("--words", action="store_true", help="sum the pieces of words")
         told = "how the numbers of a token's embedding, or of a pixel's channels, become one"
-        made.add_argument("--channels", choices=("sum", "sum_abs", "max_abs"), help=told)
+        made.add_argument("--channels", choices=("l2", "sum", "sum_abs", "max_abs"), help=told)
         made.add_argument("--json", action="store_true", help="print JSON instead of a table")
         told = "write .html, .png, .svg, .pdf, .json, .csv or .safetensors; may be repeated"
         made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)

@@ -111,7 +111,7 @@ def recommend(
     if len(cases) < 2:
         raise InputError(f"There are {len(cases)} rows that can be read, which show no spread.\n  Give at least 2.")
     own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
-    lines = [line for line in rankers(_every(cases[0]) if methods is None else methods) if line.method != "random"]
+    lines = [line for line in rankers(list(known_methods) if methods is None else methods) if line.method != "random"]
     cost, left_out = _tried(cases, lines, Explainer(model, own, seed, wrt))
     chosen = _affordable(lines, cost, seconds / len(cases), left_out)
     board = evaluate(
@@ -152,14 +152,6 @@ def _named(row: Mapping[str, Any]) -> Any:
 
 def _given(line: Ranker) -> Any:
     return line.function if line.function is not None else {**(line.params or {}), "method": line.method}
-
-
-def _every(case: Case) -> dict[str, Any]:
-    """All methods; of slopes at tokens the magnitudes, because a norm behind the embedding lets their sum vanish."""
-    return {
-        name: {"channels": "sum_abs"} if case.ids and entry.facts.get("slope") else None
-        for name, entry in known_methods.items()
-    }
 
 
 def _tried(

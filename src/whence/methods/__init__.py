@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +12,13 @@ from whence.registry import Registry
 Method = Callable[..., dict[str, Tensor]]
 methods: Registry[Method] = Registry("method")
 method = methods.register
+
+
+def sensitivity(name: str, params: Mapping[str, Any]) -> bool:
+    """Whether a method measures slopes, which are no shares of the score; one that wraps another is as that one is."""
+    inner = params.get("of", name)
+    return all(bool(methods[one].facts.get("slope")) for one in {name, inner} if one in methods)
+
 
 # each registers itself, in the order in which they are listed
 # isort: off

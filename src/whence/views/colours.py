@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-RED, BLUE, INK = (178, 24, 43), (33, 102, 172), (40, 44, 52)
+RED, BLUE, INK, GREY = (178, 24, 43), (33, 102, 172), (40, 44, 52), (118, 118, 118)
 
 
 def share(value: float, largest: float) -> float:
@@ -21,7 +21,7 @@ def solid(part: float, ink: bool = False) -> str:
     return "#" + "".join(f"{round(255 + (c - 255) * weight):02x}" for c in end)
 
 
-def wash(part: float) -> str:
-    """The colour of a share as a thin layer behind text, readable on light and dark paper."""
-    red, green, blue = RED if part > 0 else BLUE
+def wash(part: float, ink: bool = False) -> str:
+    """The colour of a share as a thin layer behind text, readable on light and dark paper; `ink` is grey."""
+    red, green, blue = GREY if ink else RED if part > 0 else BLUE
     return f"rgba({red},{green},{blue},{0.62 * abs(part) ** 0.8:.2f})"

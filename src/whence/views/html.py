@@ -12,7 +12,7 @@ from whence.methods import methods
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
-from whence.views.parts import Map, counted, maps, notices, spelled, start_of
+from whence.views.parts import Map, counted, maps, notices, sizes_of, spelled, start_of
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ def facts(a: Attribution) -> str:
     receipt = a.receipt
     ways = ((receipt.get(f"{way}_passes", 0), f"{way} pass") for way in ("forward", "backward"))
     said = [" and ".join(counted(count, noun, noun + "es") for count, noun in ways)]
+    if sizes_of(a):
+        said.append(sizes_of(a))
     if a.gap is not None:
         said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
     if receipt.get("tolerance_reached"):

@@ -49,22 +49,22 @@ def generated(a: Attribution, maps: list[Map]) -> str:
         own = [m for m in maps if m.input == name]
         title = f"<h4>{text(own[0].title)}</h4>" if name else ""
         lines, columns = [spelled(m.target) for m in own], [spelled(unit) for unit in own[0].units or []]
-        shown = title + matrix(torch.stack([m.values for m in own]), lines, columns)
+        shown = title + matrix(torch.stack([m.values for m in own]), lines, columns, not own[0].signed)
         found.append(f'<div style="max-width:100%">{shown}</div>')
     return f'<div style="display:flex;flex-wrap:wrap;gap:0 2.5rem">{"".join(found)}</div>'
 
 
-def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str]) -> str:
+def matrix(values: Tensor, lines: Sequence[str], columns: Sequence[str], ink: bool = False) -> str:
     """Numbers as coloured cells under their column's name, with the number on hover."""
     grid = values.detach().double().cpu()
     largest = float(grid.nan_to_num(0.0, 0.0, 0.0).abs().max())
     if len(columns) > _COLUMNS or len(columns) * len(lines) > _TABLE:
-        return heatmap(grid, f"{len(lines)} tokens by {len(columns)} tokens")
+        return heatmap(grid, f"{len(lines)} tokens by {len(columns)} tokens", ink)
     head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in columns)
     body = []
     for line, numbers_of in zip(lines, grid.tolist(), strict=True):
         cells = "".join(
-            f'<td title="{text(line)} ← {text(name)}: {v:+.4g}" style="background:{wash(share(v, largest))};'
+            f'<td title="{text(line)} ← {text(name)}: {v:+.4g}" style="background:{wash(share(v, largest), ink)};'
             'padding:.55rem .7rem"></td>'
             for name, v in zip(columns, numbers_of, strict=True)
         )
@@ -159,16 +159,22 @@ def vector(a: Attribution, maps: list[Map]) -> str:
     values = part.values.tolist()
     names = part.units or [str(i) for i in range(len(values))]
     start = None if a.gap is None or a.baseline_value is None else float(a.baseline_value[part.row])
-    return bars(names, values) if start is None else waterfall(names, values, start, part.score, part.space)
+    return (
+        bars(names, values, not part.signed)
+        if start is None
+        else waterfall(names, values, start, part.score, part.space)
+    )
 
 
-def bars(names: Sequence[str], values: Sequence[float]) -> str:
+def bars(names: Sequence[str], values: Sequence[float], ink: bool = False) -> str:
     """One bar per unit, to the right for, to the left against."""
     largest = max((abs(v) for v in values if v == v), default=0.0)
-    lines = []
+    lines, sign = [], "" if ink else "+"
     for name, value in zip(names, values, strict=True):
         part = share(value, largest)
-        lines.append(_bar_line(name, _bar(50 + min(0.0, part) * 50, abs(part) * 50, _side(value)), f"{value:+.4g}"))
+        lines.append(
+            _bar_line(name, _bar(50 + min(0.0, part) * 50, abs(part) * 50, _side(value, ink)), f"{value:{sign}.4g}")
+        )
     return _lines(lines)
 
 
@@ -196,8 +202,8 @@ def _bar(left: float, width: float, colour: str) -> str:
     return f'<i style="position:absolute;left:{left:.1f}%;width:{width:.1f}%;height:100%;background:{colour}"></i>'
 
 
-def _side(value: float) -> str:
-    return solid(1.0 if value > 0 else -1.0)
+def _side(value: float, ink: bool = False) -> str:
+    return wash(1.0, ink) if ink else solid(1.0 if value > 0 else -1.0)
 
 
 def _bar_line(name: str, bar: str, number: str) -> str:
@@ -216,7 +222,7 @@ def _lines(lines: Sequence[str]) -> str:
 
 
 def numbers(a: Attribution, maps: list[Map]) -> str:
-    return f'<div style="{_GRID}">{"".join(figure(m.values, m.caption) for m in maps)}</div>'
+    return f'<div style="{_GRID}">{"".join(figure(m.values, m.caption, not m.signed) for m in maps)}</div>'
 
 
 def figure(values: Tensor, caption: str, ink: bool = False) -> str:

@@ -25,6 +25,7 @@ class Map:
     real: Tensor | None = None
     space: str = "score"  # what the score is: a logit, a probability, a log-probability
     probability: float | None = None  # of the target, where the model chooses among classes
+    signed: bool = True  # values speak for and against; magnitudes do not
 
     @property
     def caption(self) -> str:
@@ -79,6 +80,23 @@ def percent(part: float | None) -> str:
     return "> 99.9 %" if 0.999 < part < 1 else f"{100 * part:.1f} %"
 
 
+_SIZES = {
+    "l2": "the L2 norm of what each unit's channels have",
+    "sum_abs": "sums of magnitudes over each unit's channels",
+    "max_abs": "the largest magnitude among each unit's channels",
+}
+
+
+def sizes_of(a: Attribution) -> str:
+    """What values without a sign are, in words; nothing where they have one."""
+    how = a.receipt.get("channels")
+    said = set(how.values()) if isinstance(how, Mapping) else {how}
+    told = [_SIZES[one] for one in sorted(map(str, said)) if one in _SIZES]
+    if not told and not a.signed():
+        told = ["magnitudes"]
+    return f"shown is {' and '.join(told)}: how much, not for or against" if told else ""
+
+
 def counted(count: int, one: str, more: str = "") -> str:
     """A number and its noun."""
     return f"{count} {one if count == 1 else more or one + 's'}"
@@ -112,7 +130,7 @@ def maps(a: Attribution, rows: int) -> Iterator[Map]:
                 fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
                 yield Map(
                     row, part, target, score, name, titles.get(name, name), units if fits else None, real, space_of(a),
-                    probability_of(a, row, k),
+                    probability_of(a, row, k), a.signed(name),
                 )  # fmt: skip
 
 

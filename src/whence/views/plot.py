@@ -12,10 +12,10 @@ from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
 from whence.saying import clean
 from whence.views import kinds, pictures
-from whence.views.colours import BLUE, RED, share
+from whence.views.colours import BLUE, GREY, RED, share
 from whence.views.parts import Map, maps, notices, spelled
 
-_RED, _BLUE = (tuple(c / 255 for c in end) for end in (RED, BLUE))
+_RED, _BLUE, _GREY = (tuple(c / 255 for c in end) for end in (RED, BLUE, GREY))
 
 
 def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None, **how: Any) -> Any:
@@ -71,11 +71,13 @@ def _text(a: Attribution, parts: list[Map], ax: Any) -> None:
     assert part.units is not None
     there = part.real.tolist() if part.real is not None else [True] * len(part.units)
     units = [(unit, value) for unit, value, real in zip(part.units, part.values.tolist(), there, strict=True) if real]
-    words(ax, [unit for unit, _ in units], [value for _, value in units])
+    words(ax, [unit for unit, _ in units], [value for _, value in units], ink=not part.signed)
     titled(ax, _title(part))
 
 
-def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1.0, size: float = 10) -> float:
+def words(
+    ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1.0, size: float = 10, ink: bool = False
+) -> float:
     """Units in the colours of their values, from the given height of the axes downwards; gives where they end."""
     ax.axis("off")
     largest = max((abs(v) for v in values if v == v), default=0.0)
@@ -84,7 +86,8 @@ def words(ax: Any, units: Sequence[str], values: Sequence[float], top: float = 1
     x, y, height = 0.0, top, 0.0
     for unit, value in zip(units, values, strict=True):
         part = share(value, largest)
-        box = {"facecolor": (_RED if part > 0 else _BLUE, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
+        colour = _GREY if ink else _RED if part > 0 else _BLUE
+        box = {"facecolor": (colour, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
         shown = ax.text(
             x, y, clean(spelled(unit)), fontsize=size, va="top", bbox=box, transform=ax.transAxes, parse_math=False
         )
@@ -169,7 +172,7 @@ def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
     part = parts[0]
     values = part.values.tolist()
     names = part.units or [str(i) for i in range(len(values))]
-    ax.barh(range(len(values)), values, color=[_RED if v > 0 else _BLUE for v in values])
+    ax.barh(range(len(values)), values, color=[_GREY if not part.signed else _RED if v > 0 else _BLUE for v in values])
     ax.set_yticks(range(len(values)), [_tick(name) for name in names], fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color="black", linewidth=0.6)

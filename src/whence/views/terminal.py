@@ -49,7 +49,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
         if a.several:
             lines.append(_line(part))
         else:
-            lines += [f"  {clean(part.title)}:"] * bool(part.title) + _bars(part.strongest(_UNITS))
+            lines += [f"  {clean(part.title)}:"] * bool(part.title) + _bars(part.strongest(_UNITS), part.signed)
             lines += [f"  … and {part.count - _UNITS} more"] * (part.count > _UNITS)
     if len(a) > _ROWS:
         lines.append(f"… and {counted(len(a) - _ROWS, 'more row')}")
@@ -105,15 +105,15 @@ def cuts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return members if len(members) > 1 else whole
 
 
-def _bars(best: Sequence[tuple[Any, float]]) -> list[str]:
+def _bars(best: Sequence[tuple[Any, float]], signed: bool = True) -> list[str]:
     largest = max((abs(value) for _, value in best if math.isfinite(value)), default=0) or 1
     labels = [clean(spelled(str(unit))) for unit, _ in best]
     width = min(max(map(len, labels), default=0), max(10, shutil.get_terminal_size().columns - 40))
-    lines = []
+    lines, sign = [], "+" if signed else ""
     for label, (_, value) in zip(labels, best, strict=True):
         bar = "█" * (round(_BAR * abs(value) / largest) if math.isfinite(value) else 0)
         left, right = (bar.rjust(_BAR), " " * _BAR) if value < 0 else (" " * _BAR, bar.ljust(_BAR))
-        lines.append(f"  {label[:width]:<{width}} {left}│{right} {value:+.4g}")
+        lines.append(f"  {label[:width]:<{width}} {left}│{right} {value:{sign}.4g}")
     return lines
 
 
@@ -133,7 +133,7 @@ def _washed(part: Map) -> list[Painted]:
         space = "" if joined or not line else " "
         if used + len(space) + len(name) > width and line:
             lines, line, used, space = [*lines, Painted("  " + line)], "", 0, ""
-        line += space + _on(name, solid(share(value, largest)))
+        line += space + _on(name, solid(share(value, largest), not part.signed))
         used += len(space) + len(name)
     return [*lines, *[Painted("  " + line)] * bool(line)]
 

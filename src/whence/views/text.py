@@ -20,7 +20,8 @@ def paragraphs(a: Attribution, row: int, values: Sequence[float]) -> str:
     texts = [given] if isinstance(given, str) else list(given or ())
     special = a.special[row] if a.special is not None else [False] * len(values)
     largest = largest_of(values, special)
-    marks = [_mark(unit, value, largest) for unit, value in zip(a.units[row], values, strict=True)]
+    ink = not a.signed()
+    marks = [_mark(unit, value, largest, ink) for unit, value in zip(a.units[row], values, strict=True)]
     if a.spans is None or not texts:
         return _paragraph(" ".join(marks), len(marks))
     spans = a.spans[row]
@@ -32,7 +33,7 @@ def paragraphs(a: Attribution, row: int, values: Sequence[float]) -> str:
             if special[i] or (segments[i] or 0) != number or end <= start:
                 continue
             start = max(start, last)  # pieces of one character overlap
-            pieces += [_plain(text[last:start]), _mark(a.units[row][i], values[i], largest, text[start:end])]
+            pieces += [_plain(text[last:start]), _mark(a.units[row][i], values[i], largest, ink, text[start:end])]
             last, count = end, count + 1
         found.append(_paragraph("".join([*pieces, _plain(text[last:])]), count))
     beside = [mark for i, mark in enumerate(marks) if special[i] and a.units[row][i] != "[PAD]"]
@@ -54,14 +55,14 @@ def _paragraph(inner: str, count: int) -> str:
     return whole if count <= FOLD else f"<details open><summary>{count} tokens</summary>{whole}</details>"
 
 
-def _mark(unit: str, value: float, largest: float, written: str | None = None) -> str:
+def _mark(unit: str, value: float, largest: float, ink: bool, written: str | None = None) -> str:
     part = share(value, largest)
     name = _plain(spelled(unit))
     shown = name if written is None else _plain(written)
-    title = f"{name}: {value:+.4g}"
+    title = f"{name}: {value:.4g}" if ink else f"{name}: {value:+.4g}"
     if abs(part) < 0.02:
         return f'<span title="{title}">{shown}</span>'
-    return f'<span title="{title}" style="background:{wash(part)};border-radius:3px">{shown}</span>'
+    return f'<span title="{title}" style="background:{wash(part, ink)};border-radius:3px">{shown}</span>'
 
 
 def _plain(text: str) -> str:
