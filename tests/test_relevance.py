@@ -750,3 +750,26 @@ def test_positions_of_real_embeddings_go_to_their_tokens_under_every_composite(c
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     floats = {**{k: v for k, v in inputs.items() if k != "input_ids"}, "inputs_embeds": embeds.detach()}
     close(whence.explain(model, floats, **options).values.sum(-1) * a.real, drop.values, 1e-9)
+
+
+class ReadsPadding(nn.Module):
+    """A score that no mask keeps from padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(20, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.out(self.words(input_ids).tanh().sum(1))
+
+
+def test_relevance_that_comes_to_padding_is_a_loss() -> None:
+    torch.manual_seed(0)
+    given = {"input_ids": torch.randint(0, 20, (2, 3)), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+    a = whence.explain(ReadsPadding().double(), given, method="lrp", target=0)
+    full, padded = a.receipt["relevance"]
+    assert "padding" not in full["lost"]
+    assert padded["lost"]["padding"]
+    for row, line in enumerate((full, padded)):
+        assert abs(line["end"] - float(a.values[row].sum())) < 1e-9
+        balanced(line)

@@ -28,7 +28,7 @@ def account(
     assert ledger is not None
     shape = done.score.shape
     begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
-    arrived: Any = sum(value.detach().double().reshape(*shape, -1).sum(2).cpu() for value in found.values())
+    arrived, padding = _arrived(subject, found, shape)
     entries = sorted(ledger.entries, key=lambda entry: entry.number)
     losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
     lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)
@@ -36,7 +36,7 @@ def account(
     kinds = list(dict.fromkeys(kind for _, kind, _ in losses))
     of_kind = torch.tensor([kinds.index(kind) for _, kind, _ in losses], dtype=torch.long, device="cpu")
     by_kind = torch.zeros(len(kinds), *shape, dtype=torch.float64, device="cpu").index_add(0, of_kind, lost)
-    rest = begun - arrived - by_kind.sum(0)
+    rest = begun - arrived - padding - by_kind.sum(0)
     carried = _table([b.carried for b in ledger.boundaries], shape)
     after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
     beside = begun - carried - after.sum(1)
@@ -49,7 +49,10 @@ def account(
         return {
             "start": float(begun[row, k]),
             "end": float(arrived[row, k]),
-            "lost": dict(zip(kinds, by_kind[:, row, k].tolist(), strict=True)),
+            "lost": {
+                **dict(zip(kinds, by_kind[:, row, k].tolist(), strict=True)),
+                **({"padding": float(padding[row, k])} if float(padding[row, k]) else {}),
+            },
             "unaccounted": float(rest[row, k]),
             "halved": float(halved[row, k]),
             "layers": [
@@ -72,6 +75,20 @@ def account(
     if not ledger.multiplies:
         fine = max(_LEAK, 32 * torch.finfo(done.score.dtype).eps)
         _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)), fine)
+
+
+def _arrived(subject: Subject, found: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """What came to the inputs, (rows, targets), and what came to padding, whose values are 0."""
+    arrived, padding = torch.zeros(2, *shape, dtype=torch.float64, device="cpu")
+    for key, value in found.items():
+        whole = value.detach().double()
+        ids = subject.roles.get(key.partition("#")[0]) == "ids"
+        real = subject.real(key, value[:, 0].shape) if ids else None
+        if real is not None and not bool(real.all()):
+            hidden = whole.masked_fill(real.view(len(real), 1, -1, *[1] * (value.dim() - 3)).to(whole.device), 0)
+            padding = padding + hidden.reshape(*shape, -1).sum(2).cpu()
+        arrived = arrived + whole.reshape(*shape, -1).sum(2).cpu()
+    return arrived - padding, padding
 
 
 def _after(ledger: Ledger, losses: Sequence[Any], lost: Tensor, of_kind: Tensor, kinds: int) -> Tensor:
