@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := src tests benchmarks examples
+EXAMPLES := object_recognition question_classification translation molecules attention_erasure gradient_problems
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: demo test test-all oracles check format table bench families examples clean
@@ -40,7 +41,7 @@ families: $(VENV)/.dev
 
 examples: $(VENV)/.dev  # what each needs and found: examples/README.md
 	mkdir -p examples/out
-	for script in object_recognition question_classification translation molecules gradient_problems; do \
+	for script in $(EXAMPLES); do \
 	  $(BIN)/python examples/$$script.py --out examples/out/$$script.png || exit 1; done
 
 clean:

@@ -51,11 +51,31 @@ def test_examples_that_need_no_data(name, tmp_path):
 def test_examples_say_what_is_missing(name, tmp_path):
     done = run(name, tmp_path, WHENCE_DATA=str(tmp_path))
     assert done.returncode == 2
-    assert "WHENCE_DATA" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_every_example_is_in_the_table():
     told = (ROOT / "examples" / "README.md").read_text()
+    link = next(word.strip(",.") for word in done.stderr.split() if word.startswith("https://"))
+    assert link in told  # where it comes from
+    assert f"into a folder {NEEDS[name]}/" in done.stderr
+    assert "set\n  WHENCE_DATA to the folder around it" in done.stderr
+    assert f"`{NEEDS[name]}/" in told
+
+
+def test_a_data_set_without_one_of_its_files(tmp_path, monkeypatch):
+    from whence import FileError
+    from whence.zoo.training import data
+
+    (tmp_path / "sentence_classification").mkdir()
+    (tmp_path / "mt_toy_deen").mkdir()
+    (tmp_path / "mt_toy_deen" / "train.de").write_text("ja\n")
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    for read, name in ((lambda: data.questions("test"), "TREC.test.all"), (data.pairs, "train.en")):
+        with pytest.raises(FileError, match=f"there is no .*{name}.\n  Put .*{name}.* of https://github.com/"):
+            read()
+
+
+def test_every_example_is_in_the_table_and_made():
+    told, made = (ROOT / "examples" / "README.md").read_text(), (ROOT / "Makefile").read_text()
     for path in (ROOT / "examples").glob("*.py"):
-        assert path.name == "pictures.py" or f"`{path.name}`" in told
+        if path.name != "pictures.py":
+            assert f"`{path.name}`" in told
+            assert path.stem in made.split("EXAMPLES := ")[1].split("\n")[0].split()

