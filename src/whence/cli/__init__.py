@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _method(name: str) -> str:
-    return methods()[name].name
+    return methods().word(name)  # an alias may stand for parameters, too: explain knows them
 
 
 def parser() -> argparse.ArgumentParser:

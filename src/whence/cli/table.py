@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from whence.errors import MethodError, did_you_mean
+from whence.errors import MethodError, did_you_mean, nearest
 from whence.registry import Bounds, Entry, Parameter
 
 FILE = Path(__file__).with_name("table.json")
@@ -31,19 +32,29 @@ class Table(Mapping[str, Known]):
     aliases: Mapping[str, str]  # other usual names
 
     def __getitem__(self, name: str) -> Known:
-        found = self.entries.get(self.aliases.get(name, name))
-        if found is None:
-            raise MethodError(f"There is no {self.noun} {name!r}. {did_you_mean(name, [*self.entries, *self.aliases])}")
-        return found
+        word = self.word(name)
+        return self.entries[self.aliases.get(word, word)]
+
+    def word(self, name: str) -> str:
+        """A name or an alias as it is written here: case, hyphens, spaces and underscores do not matter."""
+        known = {_sound(word): word for word in (*self.aliases, *self.entries)}
+        if _sound(name) not in known:
+            advice = nearest(name.lower(), [*self.entries, *self.aliases]) or did_you_mean(name, self.entries)
+            raise MethodError(f"There is no {self.noun} {name!r}. {advice}")
+        return known[_sound(name)]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.entries or name in self.aliases
+        return isinstance(name, str) and _sound(name) in {_sound(word) for word in (*self.aliases, *self.entries)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
+
+
+def _sound(word: str) -> str:
+    return re.sub(r"[\s_-]+", "", word.lower())
 
 
 @lru_cache(maxsize=1)
