@@ -68,7 +68,7 @@ ALLOWED = {  # who may import what of whence at run time
     "noise": {"subject"},
     "progress": set(),
     "references": {"errors", "noise", "registry", "subject"},
-    "baselines": {"engine", "errors", "references", "subject", "targets"},
+    "baselines": {"engine", "errors", "many", "references", "subject", "targets"},
     "quadrature": set(),
     "flow": set(),
     "many": {"engine", "subject"},

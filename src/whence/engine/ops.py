@@ -144,6 +144,7 @@ class Spelling:
     inplace_at: int | None  # position of an `inplace` argument
     metadata: bool
     family: str | None = None  # where the function is no op of torch's
+    blind: bool = False  # autograd takes its derivative for 0 without a word: int8 layers, kernels without a backward
 
     def writes_to_first(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         if self.writes or self.inplace_at is None:
@@ -172,7 +173,7 @@ def _spell(function: Any) -> Spelling:
         qualified = schema.name if schema is not None else function._qualified_op_name
         namespace, _, raw = qualified.partition("::")
         if namespace not in ("aten", "prims"):
-            return Spelling(qualified, False, None, False)
+            return Spelling(qualified, False, None, False, blind=_is_blind(qualified))
     dunder = raw.startswith("__") and raw.endswith("__")
     name = raw[2:-2] if dunder else raw
     writes = (dunder and name.startswith("i") and name[1:] in _IN_PLACE_OPERATORS) or name == "setitem"
@@ -185,7 +186,19 @@ def _spell(function: Any) -> Spelling:
     if raw.startswith("__r") and dunder and name[1:] in _REFLECTED:
         name = _REFLECTED[name[1:]]
     metadata = raw in _METADATA_DUNDERS or (name in _METADATA and raw not in ("float", "int"))
-    return Spelling(name, writes, _inplace_position(function), metadata)
+    return Spelling(name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"))
+
+
+_DERIVED = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+
+
+def _is_blind(qualified: str) -> bool:
+    """Whether an op of another library was registered without a derivative, so that autograd sees nothing of it."""
+    known = torch._C._dispatch_has_kernel_for_dispatch_key
+    try:
+        return not any(known(qualified, key) for key in _DERIVED)
+    except RuntimeError:  # its overloads have other names
+        return qualified.startswith("quantized::")
 
 
 _IN_PLACE_OPERATORS = frozenset("add sub mul truediv div matmul pow floordiv mod and or xor lshift rshift".split())

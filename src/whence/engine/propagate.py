@@ -134,6 +134,7 @@ class Flow(TorchFunctionMode):
         self._opens = opens
         self.closed: set[str] = set()  # custom functions that were left to their own derivative
         self._marks = Marks(not gradient and (record is not None or self.captures.active or marks))
+        self._propagates = gradient or record is not None or replay is not None
         self._through = through and (record is not None or replay is not None)
         self._light = light
         self._ahead = ahead
@@ -256,6 +257,13 @@ class Flow(TorchFunctionMode):
         named = {key: self._inspect(a, live, loose) for key, a in kwargs.items()}
         if self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, func, used, named)
+        if spelled.blind and live and self._propagates and spelled.name not in self.rules:
+            raise ModelError(
+                f"{self.method}: {spelled.name!r} (in {self._here() or 'the model itself'}) has no derivative, as "
+                "layers in int8 have none, and nothing can be propagated through it.\n"
+                "  Explain the model as it was before quantisation, or choose a method that only runs it: "
+                "leave_one_out, occlusion, shapley, kernel_shap, lime."
+            )
         if live and not makes_constants(spelled.name):
             result = self._live(spelled, func, used, named, live, loose)
         else:

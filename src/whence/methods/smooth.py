@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence import baselines
-from whence.errors import MethodError
+from whence.errors import MethodError, warn
 from whence.methods import method, methods
 from whence.noise import gaussian
 from whence.progress import steps
@@ -37,9 +37,10 @@ def smoothgrad(
     if inner.facts.get("reference") and not subject.baseline:
         subject = baselines.defaulted(subject, inner.facts)
     pinned = subject.pinned()
-    said = dict(pinned.notes.per_row)
     params = inner.check({})
     scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
+    _say_where_there_is_no_noise(pinned, scale, of, noise)
+    said = dict(pinned.notes.per_row)
     mean: dict[str, Tensor] = {}
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
@@ -89,4 +90,24 @@ def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
         high = flat.masked_fill(~keep, float("-inf")).amax(1)
     else:
         low, high = flat.amin(1), flat.amax(1)
-    return (high - low).view(-1, *[1] * (value.dim() - 1))
+    apart = high - low
+    return apart.where(apart > 0, torch.zeros_like(apart)).view(-1, *[1] * (value.dim() - 1))
+
+
+def _say_where_there_is_no_noise(subject: Subject, scale: dict[str, Tensor], of: str, noise: float) -> None:
+    """Each row's noise for the receipt, and a warning for rows whose values do not differ, because they get none."""
+    by_key = {key: deviation.flatten().tolist() for key, deviation in scale.items()}
+    rows = range(subject.rows)
+    only = next(iter(by_key.values()))
+    subject.notes.say(
+        noise_deviation=only if len(by_key) == 1 else [{key: by_key[key][row] for key in by_key} for row in rows]
+    )
+    for key, deviations in by_key.items():
+        still = [subject.places[row] for row in rows if deviations[row] == 0]
+        if noise > 0 and still:
+            warn(
+                f"smoothgrad: all values of {key!r} are the same in {{rows}}, so their range is 0 and no noise was "
+                f"added there: the answer is that of {of} without noise. Add noise of your own to the input, or use "
+                f"{of}.",
+                still,
+            )
