@@ -572,9 +572,9 @@ def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo)
 def test_what_whence_warned_of_is_in_the_demos_small_print(tmp_path, monkeypatch):
     said = "gradient: something is <b>odd</b>."
 
-    def explained(model, given, *, method, target, channels, progress):
+    def explained(model, given, *, method, target, progress):
         whence.errors.warn(said)
-        return whence.explain(model, given, method="gradient", channels=channels)
+        return whence.explain(model, given, method="gradient")
 
     monkeypatch.setattr("whence.demo.explain", explained)
     monkeypatch.setattr("whence.demo.CASES", [case for case in CASES if case.model == "questions"])

@@ -100,7 +100,6 @@ def test_nothing_is_lost_without_biases_where_no_set_is_empty() -> None:
         assert abs(line["end"] - 1) < 1e-6
 
 
-@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 def test_an_empty_positive_set_loses_and_says_so() -> None:
     model = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(model.weight, -1.0)
@@ -207,7 +206,6 @@ def test_small_contributions_beside_large_ones() -> None:
             assert float((a.values - wanted).abs().max()) < (1e-3 if rules == "z_plus" else 1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_empty_sets_are_empty_in_every_precision(dtype: torch.dtype) -> None:
     model = made(lambda: nn.Sequential(nn.Linear(64, 8, bias=False), nn.Linear(8, 2, bias=False)))

@@ -95,7 +95,6 @@ def _logits(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.logits
 
 
-@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 def test_the_toy_of_seed_004() -> None:
     """f(x) = 1 − relu(1 − x): the gradient is 1 below 1 and 0 above."""
     found = whence.explain(lambda x: 1 - F.relu(1 - x), torch.tensor([[0.0], [2.0]]), method="gradient")

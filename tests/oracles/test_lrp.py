@@ -570,7 +570,6 @@ def test_one_neuron_by_hand(rule: str) -> None:
     close(slowly(weighted(neuron, "", rules), x, [0]), wanted, RTOL)  # what the oracle itself must do
 
 
-@pytest.mark.filterwarnings("ignore:.*every value of rows .* is 0")
 def test_a_neuron_below_zero_by_hand() -> None:
     """Products 1, −4; y = −3: the gamma rule favours what is negative, and an empty positive set gives nothing."""
     neuron, x = nn.Linear(2, 1, bias=False).double(), torch.tensor([[1.0, 2.0], [-1.0, 2.0]]).double()
