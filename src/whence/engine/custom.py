@@ -105,9 +105,11 @@ def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> st
 
     Found by asking: with other values at some places, only these places may change.
     """
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    x = tensors[0].detach() if len(tensors) == 1 and tensors[0] is args[0] else None
-    if x is None or not x.is_floating_point() or x.numel() < 2:
+    plain = all(a is None or isinstance(a, int | float | str) for a in (*args[1:], *kwargs.values()))
+    if not plain or not args or not isinstance(args[0], Tensor):  # a module, a cache or a list might change by asking
+        return None
+    x = args[0].detach()
+    if not x.is_floating_point() or x.numel() < 2:
         return None
 
     def at(point: Tensor) -> Any:

@@ -153,8 +153,9 @@ def chosen_otherwise(call: Call) -> bool:
     ours, theirs = (list(_constants(of.args, of.kwargs, live)) for of, live in _both(call))
     if len(ours) != len(theirs):
         return True
-    if any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)) and _counts_rows(call, ours):
-        raise RowsNeeded(f"{call.name} picks by the number of a row")
+    apart = [(b, a) for a, b in zip(ours, theirs, strict=True) if a.shape != b.shape]
+    if apart and _counts_rows(call, ours):
+        raise RowsNeeded(f"{call}: an index of " + " against ".join(str(tuple(t.shape)) for t in apart[0]))
     differing = [a for a, b in zip(ours, theirs, strict=True) if _differ(a, b)]
     if call.name in ("getitem", "masked_select") and any(a.dtype == torch.bool for a in differing):
         raise DivergedError(
