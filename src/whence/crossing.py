@@ -16,10 +16,13 @@ Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to anothe
 
 def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
     """The read-out row of the relevance of each stream's positions."""
-    calls = [[(m.query, m.key, m.stacked()) for m in group] for group in _together(reading.maps)]
-    found = propagate(calls)
+    asks = {m.query: m for m in reading.maps if m.found[0].shape[-2] == 1 < m.found[0].shape[-1]}  # one query for all
+    maps = [m for m in reading.maps if asks.get(m.query) is not m]
+    found = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
     state: dict[Stream, Tensor] = {}
     for stream, row in readout(reading, where).items():
+        if stream in asks:
+            row = (row.unsqueeze(-2) @ asks[stream].stacked()).squeeze(-2)
         for (query, key), r in found.items():
             if query == stream:
                 state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)

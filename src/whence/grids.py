@@ -52,6 +52,17 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
         nowhere += [name] if first and name not in reading.tokens.shared else []
         shape = value.shape[:2] if value.dim() > 2 else value.shape
         found[key] = score.new_zeros(len(score), score.shape[1], *shape[1:])
+    if not state:
+        raise InputError(
+            f"{subject.method} found attention in this model, and it cannot be told which positions of it the score "
+            "reads.\n  Choose a method that reads no attention, such as occlusion."
+        )
+    if len(nowhere) == len(found):
+        raise InputError(
+            f"The positions that the model attends to are of no explained input: {subject.method} has nothing to give "
+            f"to {' and '.join(map(repr, nowhere))}.\n  Choose a method that follows the model to its inputs, such as "
+            "rollout, or one that reads no attention."
+        )
     _say(reading, state, aside, nowhere)
     return found
 
@@ -85,12 +96,15 @@ def _say(
     """What has no score of its own, in the receipt, and in a warning where nobody else has it either."""
     notes, subject = reading.subject.notes, reading.subject
     missing = [part for part in aside.values() if part is not None]
+    whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
+    if reading.dropped is not None and bool((reading.dropped > 1e-6 * whole).any()):
+        missing, whole = [*missing, reading.dropped], whole + reading.dropped
     if missing:
-        whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
         share = torch.stack(missing).sum(0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)
         notes.say(other_positions=[round(float(part), 6) for part in share])
-    if reading.tokens.shared:
-        notes.facts["shared_positions"] = dict(reading.tokens.shared)
+    shared = {name: other for name, other in reading.tokens.shared.items() if name in subject.inputs}
+    if shared:
+        notes.facts["shared_positions"] = shared
     if nowhere:
         warn(
             f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "

@@ -79,6 +79,7 @@ class Reading:
     def begin(self) -> None:
         self.maps: list[Map] = []
         self.tokens = Tokens(self.subject.rows)
+        self.dropped: Tensor | None = None  # (rows,), scores of positions that are no longer there further down
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
         self._runs: dict[str, int] = {}
@@ -134,6 +135,8 @@ class Reading:
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind == "attention" or self._is_layer(site.path):
             self._be_sure(tensor)
+        if site.kind == "attention" and _of_features(tensor):
+            return
         if site.kind == "attention":
             found = self._met(site, stream_of(tensor), depth_of(tensor), numbers_of(tensor))
             self._look_back(found, tensor)
@@ -145,8 +148,8 @@ class Reading:
         elif site.kind == "input" and self._is_layer(site.path):
             self._runs[site.path] = self._runs.get(site.path, -1) + 1
             if self.hidden and born_in_a_pass(tensor):
-                run, kept, turn = (site.path, self._runs[site.path]), tensor.detach(), _rows_first(tensor)
-                tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(turn((g * kept).sum(-1))))
+                run, kept, per_position = (site.path, self._runs[site.path]), tensor.detach(), self._summed(tensor)
+                tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(per_position(g * kept)))
         elif site.kind == "output" and site.path in self.members and self.gradient and born_in_a_pass(tensor):
             stream = self._state_of(tensor, stream_of(tensor))
             norms: list[Tensor] = []
@@ -159,8 +162,23 @@ class Reading:
         state = projected_from(tensor)
         if state is None or found.layer in self.members or not born_in_a_pass(state) or state.dim() != 3:
             return
-        kept, turn = state.detach(), _rows_first(state, self.subject.rows)
-        state.register_hook(lambda g: found.entered.append(turn((g * kept).sum(-1))))
+        kept, per_position = state.detach(), self._summed(state)
+        state.register_hook(lambda g: found.entered.append(per_position(g * kept)))
+
+    def _summed(self, state: Tensor) -> Callable[[Tensor], Tensor]:
+        """How (rows, n) comes of what is laid out like a hidden state; positions may come last, or in parts."""
+        rows, numbers = self.subject.rows, numbers_of(state)
+        turn = _rows_first(state, rows)
+        if len(numbers) != 1 or state.dim() != 3:
+            return lambda t: turn(t.sum(-1))
+        axis = -1 if bool((numbers[0] == numbers[0][..., :1]).all()) else 1
+        at = numbers[0].select(axis, 0)
+        every = None if rows in state.shape[:2] else self.tokens.every((at,))
+        if every is None:
+            return lambda t: turn(t.sum(axis)) if axis < 0 else t.sum(axis)
+        ours = at > 0
+        index = at[ours] - every[0, 0]
+        return lambda t: t.new_zeros(every.numel()).index_add(0, index, t.sum(axis)[ours]).view(every.shape)
 
     def _norm(self, norms: list[Tensor], value: Callable[[], Tensor]) -> None:
         norms.append(value())
@@ -264,6 +282,15 @@ def by_head(a: Tensor, rows: int) -> Tensor:
     )
 
 
+def _of_features(tensor: Tensor) -> bool:
+    """Whether a softmax went over things of one token (the taps of a filter, say): that is no attention to tokens."""
+    numbers = numbers_of(tensor)
+    if len(numbers) != 1 or tensor.dim() < 2:
+        return False
+    n = numbers[0]
+    return bool((n == n[..., :1, :1]).all()) and n.shape[-2:].numel() > 1
+
+
 def _goes_down(a: Tensor) -> bool:
     """Whether a softmax went over the queries' axis, so that columns sum to 1 and rows do not."""
     near = 0.05 if torch.finfo(a.dtype).bits < 32 else 1e-3
@@ -293,12 +320,15 @@ def _as_one(maps: list[Map], tokens: Tokens) -> list[Map]:
     for group in groups.values():
         if len(group) == 1 or all(m.whole and _same_tokens(m.query_at, group[0].query_at) for m in group):
             continue
-        if all(m.found[0].dim() == 1 for m in group):  # nothing is asked of maps
-            maps = [m for m in maps if m not in group[1:]]
-            continue
-        every = None if any(m.query_at is None for m in group) else tokens.every([m.query_at for m in group])  # type: ignore[misc]
-        if every is None or any(m.found[0].dim() != 3 for m in group):
+        parts = [m.query_at for m in group if m.query_at is not None]
+        every = tokens.every(parts) if len(parts) == len(group) else None
+        reduced = all(m.found[0].dim() == 1 for m in group)  # nothing is asked of maps
+        if every is None or not (reduced or all(m.found[0].dim() == 3 for m in group)):
             raise _in_pieces(group[0])
+        maps = [m for m in maps if m not in group[1:]]
+        if reduced:
+            group[0].query_at = group[0].key_at = every
+            continue
         for m in group:
             m.found = [_over_all(t, m, every) for t in m.found]
             m.read = [(r[:, None] @ _places(m.query_at, every).to(r))[:, 0] for r in m.read]
@@ -306,7 +336,6 @@ def _as_one(maps: list[Map], tokens: Tokens) -> list[Map]:
         first.found = [torch.stack(same).sum(0) for same in zip(*(m.found for m in group), strict=True)]
         first.read = [torch.stack(same).square().sum(0).sqrt() for same in zip(*(m.read for m in group), strict=True)]
         first.query_at = first.key_at = every
-        maps = [m for m in maps if m not in group[1:]]
     return maps
 
 

@@ -136,7 +136,8 @@ class Relevance(Reading):
         """The last maps of each kind that do something for the score."""
         maps = [m for m in self.maps if id(m) in self._edges]
         while maps:
-            last = list({(m.query, m.key): m for m in maps}.values())
+            depth = {(m.query, m.key): m.depth for m in maps}  # heads and blocks may come one by one
+            last = [m for m in maps if m.depth == depth[m.query, m.key]]
             edges = [self._edges[id(m)] for m in last]
             for m in self.maps:
                 m.read.clear()

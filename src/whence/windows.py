@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.engine.capture import Site, layers
-from whence.engine.tokens import Tokens, begin, numbers_of
+from whence.engine.tokens import Source, Tokens, begin, numbers_of
 from whence.errors import InputError
 from whence.subject import Subject
 
@@ -104,8 +104,8 @@ def refit(row: Tensor, n: int, subject: Subject | None = None) -> Tensor:
     m = row.shape[-1]
     if m == n:
         return row
-    high, wide = _sides(n, subject)
-    old_high, old_wide = _sides(m, subject)
+    high, wide = _sides(n, m, subject)
+    old_high, old_wide = _sides(m, n, subject)
     if m < n and not (high % old_high or wide % old_wide):
         up, across = high // old_high, wide // old_wide
         grid = row.unflatten(-1, (old_high, old_wide)).repeat_interleave(across, -1).repeat_interleave(up, -2)
@@ -115,36 +115,59 @@ def refit(row: Tensor, n: int, subject: Subject | None = None) -> Tensor:
     raise _unrelated(n, m)
 
 
-def moved(row: Tensor, old: Tensor | None, new: Tensor | None, n: int, subject: Subject | None = None) -> Tensor:
+def moved(
+    row: Tensor, old: Tensor | None, new: Tensor | None, n: int, tokens: Tokens, subject: Subject | None = None
+) -> Tensor:
     """Scores (rows, k, m) of positions with the tokens `old` (rows, m) for n positions with the tokens `new`.
 
-    Positions of no input are matched in their order. Where tokens are not known, or are others (patches of another
-    size), positions are matched by their number.
+    A patch's score is shared by the smaller ones that lie in it, and a small one's goes to the larger. Positions of no
+    input are matched in their order. Where tokens are not known, positions are matched by their number.
     """
     if old is None or new is None or old.shape[1] != row.shape[-1] or new.shape[1] != n:
         return refit(row, n, subject)
     if old.shape == new.shape and bool((old == new).all()):
         return row
-    same = (old[:, :, None] == new[:, None]) & (old > 0)[:, :, None]  # (rows, m, n)
-    if not bool(same.any()):
-        return refit(row, n, subject)
     ours, theirs = (at <= 0 for at in (old, new))
     order = (ours.cumsum(1)[:, :, None] == theirs.cumsum(1)[:, None]) & ours[:, :, None] & theirs[:, None]
-    weight = (same | order).to(row)
+    weight = order.to(row)  # (rows, m, n)
+    for source in tokens.sources:
+        for other in tokens.sources if bool(source.holds(old).any()) else ():
+            if other.name == source.name and bool(other.holds(new).any()):
+                weight = weight + _overlap(source, other, old, new).to(row)
+    if not bool((weight * ~ours[:, :, None]).any()):
+        return refit(row, n, subject)
     return row @ (weight / weight.sum(-1, keepdim=True).clamp(min=1))
 
 
-def _sides(n: int, subject: Subject | None) -> tuple[int, int]:
+def _overlap(source: Source, other: Source, old: Tensor, new: Tensor) -> Tensor:
+    """How much of each position (rows, m) of one grid lies in each (rows, n) of another, (rows, m, n)."""
+    if source is other:
+        return (old[:, :, None] == new[:, None]) & source.holds(old)[:, :, None]
+    if len(source.shape) != len(other.shape) or len(source.shape) < 2:
+        raise _unrelated(source.size, other.size)
+    shared = (source.holds(old)[:, :, None] & other.holds(new)[:, None]).double()
+    here, there = (at - s.first for at, s in ((old, source), (new, other)))
+    for axis in reversed(range(len(source.shape))):
+        size, count = source.shape[axis], other.shape[axis]
+        a, b = (here % size)[:, :, None].double(), (there % count)[:, None].double()
+        low, high = torch.maximum(a / size, b / count), torch.minimum((a + 1) / size, (b + 1) / count)
+        part = (high - low) * size
+        shared = shared * torch.where(part > 1e-9, part, 0)
+        here, there = here // size, there // count
+    return shared
+
+
+def _sides(n: int, m: int, subject: Subject | None) -> tuple[int, int]:
     images = [] if subject is None else [v for v in subject.inputs.values() if isinstance(v, Tensor) and v.dim() == 4]
     ratio = images[0].shape[-2] / images[0].shape[-1] if images else 1.0
     high = round((n * ratio) ** 0.5)
     if not high or n % high or abs(high / (n // high) - ratio) > 1e-6:
-        raise _unrelated(n, n)
+        raise _unrelated(n, m)
     return high, n // high
 
 
 def _unrelated(n: int, m: int) -> InputError:
     return InputError(
-        f"The model attends over {n} and over {m} positions, and it cannot be told which belong together.\n"
-        "  Give readout= a position, read one layer (raw_attention), or choose a method that reads no attention."
+        f"The model attends over {max(n, m)} positions in one place and over {min(n, m)} in another, and it cannot be "
+        "told which belong together.\n  Read the last layer alone (raw_attention), or choose a method that reads no attention."
     )

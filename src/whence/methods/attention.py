@@ -254,9 +254,11 @@ def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: 
     state: State = dict(readout_of(reading, where))
     at: Places = {m.query: m.query_at for m in reading.maps}
     for m in reversed(_from_layer(reading.maps, start_layer)):
-        _part_off(state, at, m)
+        _part_off(reading, state, at, m)
         if m.query in state:
-            row = moved(state[m.query], at[m.query], m.query_at, m.found[0].shape[-2], reading.subject)
+            row = moved(state[m.query], at[m.query], m.query_at, m.found[0].shape[-2], reading.tokens, reading.subject)
+            gone = (state[m.query].abs().sum((1, 2)) - row.abs().sum((1, 2))).clamp(min=0)
+            reading.dropped = gone if reading.dropped is None else reading.dropped + gone
             at[m.query] = m.query_at
             stays, goes = step(row, m.stacked())
             if m.crosses:
@@ -265,11 +267,13 @@ def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: 
             elif row.shape[-1] == 1 < goes.shape[-1]:
                 state[m.query], at[m.query] = _times(row, m.stacked()), m.key_at  # one query: nothing of it stays
             else:
-                state[m.query] = stays + moved(goes, m.key_at, m.query_at, row.shape[-1], reading.subject)
+                state[m.query] = stays + moved(
+                    goes, m.key_at, m.query_at, row.shape[-1], reading.tokens, reading.subject
+                )
     return on_inputs(reading, state, at, padding=preset is not None)
 
 
-def _part_off(state: State, at: Places, m: Map) -> None:
+def _part_off(reading: Reading, state: State, at: Places, m: Map) -> None:
     """Learned tokens that looked at an input and then joined another stream's go their own way before that."""
     if m.query in state or m.query_at is None or not all(name.startswith(LEARNED) for name in m.query):
         return
@@ -277,7 +281,7 @@ def _part_off(state: State, at: Places, m: Map) -> None:
         numbers = at.get(stream)
         if m.query < stream and numbers is not None:
             theirs = torch.isin(numbers, m.query_at)
-            state[m.query] = moved(scores * theirs[:, None], numbers, m.query_at, m.query_at.shape[1])
+            state[m.query] = moved(scores * theirs[:, None], numbers, m.query_at, m.query_at.shape[1], reading.tokens)
             at[m.query] = m.query_at
             state[stream] = scores * ~theirs[:, None]
 
@@ -285,7 +289,9 @@ def _part_off(state: State, at: Places, m: Map) -> None:
 def _add(reading: Reading, total: State, at: Places, stream: Stream, found: Tensor, here: Tensor | None) -> None:
     """Add scores of a stream's positions to those that it has, at the first positions that were met."""
     if stream in total:
-        total[stream] = total[stream] + moved(found, here, at.get(stream), total[stream].shape[-1], reading.subject)
+        total[stream] = total[stream] + moved(
+            found, here, at.get(stream), total[stream].shape[-1], reading.tokens, reading.subject
+        )
     else:
         total[stream], at[stream] = found, here
 
@@ -311,7 +317,7 @@ def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -
             maps = [m for m in reading.maps if (m.query, m.key) == (stream, key)]
             chosen = maps if layer in ("mean", "sum") else [_pick(maps, layer)]
             for m in chosen:
-                there = moved(row, lasts[stream], m.query_at, m.found[0].shape[-2], reading.subject)
+                there = moved(row, lasts[stream], m.query_at, m.found[0].shape[-2], reading.tokens, reading.subject)
                 found = _times(there, m.stacked()) / (len(chosen) if layer == "mean" else 1)
                 _add(reading, state, at, key, found, m.key_at)
     return on_inputs(reading, state, at, padding=preset is not None)
@@ -359,7 +365,7 @@ def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str
         found = torch.stack(entered, 1)  # (rows, k, n)
         if rows is not None:
             received = _mean(m.stacked(), _real(reading, m, rows, "query"), -2)
-            found = found * moved(received, m.key_at, m.query_at, found.shape[-1], reading.subject)
+            found = found * moved(received, m.key_at, m.query_at, found.shape[-1], reading.tokens, reading.subject)
         _add(reading, total, at, m.query, found, m.query_at)
     if not total:
         raise InputError(
