@@ -14,6 +14,7 @@ import whence
 from tests.models import close
 from tests.test_attention_methods import heads, joined
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ROWS, WORDS, PATCHES, HIDDEN = 2, 5, 6, 8
 G = torch.Generator().manual_seed(0)
 IDS = torch.randint(0, 20, (ROWS, WORDS), generator=G)

@@ -169,5 +169,6 @@ def _sides(n: int, m: int, subject: Subject | None) -> tuple[int, int]:
 def _unrelated(n: int, m: int) -> InputError:
     return InputError(
         f"The model attends over {max(n, m)} positions in one place and over {min(n, m)} in another, and it cannot be "
-        "told which belong together.\n  Read the last layer alone (raw_attention), or choose a method that reads no attention."
+        "told which belong together.\n  Read the last layer alone (raw_attention), or choose a method that reads no "
+        "attention."
     )

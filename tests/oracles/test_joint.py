@@ -15,6 +15,7 @@ from tests.hf import ENDS, SMALL, make
 from tests.models import close
 from tests.oracles import test_attention as oracle
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ORACLE_OF: list[str] = []  # those of test_attention, on other models
 IMAGE = 59  # the id in whose places an image's features are put
 G = torch.Generator().manual_seed(0)

@@ -16,6 +16,7 @@ from tests.hf import ENDS, POSITION, SMALL, TEXT, make, of
 from tests.models import close
 from tests.oracles.test_attention import mean_over_heads, normalised, product
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ORACLE_OF: list[str] = []  # those of test_attention, on other models
 G = torch.Generator().manual_seed(0)
 SOUND = {

@@ -162,6 +162,7 @@ def attention_gradcam(
     everything = bool(preset) or rows == "all"
     reading = Reading(subject, lambda m, a, g: _gradcam(reading, everything, preset, m, a, g), gradient=True)
     reading.run()
+    reading.reduce = _heads  # which held the reading, and the reading it
     return _first_is_zero(one_layer(reading, -1, readout, preset), preset)
 
 
