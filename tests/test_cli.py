@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -569,18 +570,20 @@ def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo)
         assert ("Of gradient, " in after.partition("magnitudes are ranked here")[0]) == ("fashion" not in name)
 
 
-def test_what_whence_warned_of_is_in_the_demos_small_print(tmp_path, monkeypatch):
-    said = "gradient: something is <b>odd</b>."
-
+def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypatch, recwarn):
     def explained(model, given, *, method, target, progress):
-        whence.errors.warn(said)
-        return whence.explain(model, given, method="gradient")
+        a = whence.explain(model, given, method="gradient")
+        whence.errors.warn("gradient: something is <b>odd</b>.")
+        return replace(a, receipt={**a.receipt, "warnings": ["gradient: something is <b>odd</b>."]})
 
     monkeypatch.setattr("whence.demo.explain", explained)
     monkeypatch.setattr("whence.demo.CASES", [case for case in CASES if case.model == "questions"])
     monkeypatch.setattr("whence.demo.methods", {"gradient": whence.methods["gradient"]})
     assert main(["demo", "--out", str(tmp_path / "demo.html")]) == 0
-    assert "<br>something is &lt;b&gt;odd&lt;/b&gt;.</p>" in (tmp_path / "demo.html").read_text()
+    page = (tmp_path / "demo.html").read_text()
+    box = page.index("something is &lt;b&gt;odd&lt;/b&gt;.</p></div>")
+    assert page.index("<h4>gradient</h4>") < box < page.index("Grey says how much")
+    assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
 
 
 def test_the_demo_in_a_browser_asks_for_nothing(demo, tmp_path):

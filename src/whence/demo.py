@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,9 @@ def run(out: Path, progress: bool | None = None) -> str:
     sections, count = [], 0
     with bar(len(CASES) * len(methods), progress, "whence demo") as counted:
         for case in CASES:
-            found, left, notes = _explained(case, counted)
+            found, left = _explained(case, counted)
             count += len(found)
-            sections.append(_section(case, found, left, notes))
+            sections.append(_section(case, found, left))
     lead = (
         "<p>Where did that prediction come from? Below, small models read a sentence, a question, an image, a German "
         "sentence, the beginning of a text, and a molecule. Under each, every method of Whence answers in its own "
@@ -80,44 +79,28 @@ def run(out: Path, progress: bool | None = None) -> str:
     return f"{count} explanations with {len(methods)} methods in {time.perf_counter() - start:.0f} s."
 
 
-def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str], dict[str, list[str]]]:
-    """What each method says, why some say nothing, and what the reader is to know of their answers."""
+def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str]]:
+    """What each method says, and why some say nothing."""
     model = load(f"zoo:{case.model}")
     given = model.examples[case.number]
     target = None if case.target is None else case.target(model, given)
     found: dict[str, Attribution] = {}
     left: dict[str, str] = {}
-    notes: dict[str, list[str]] = {}
     for name in methods:
         try:
-            with _warned() as warned:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", WhenceWarning)  # they stand on the page, above the pictures
                 found[name] = explain(model, given, method=name, target=target, progress=False)
-            notes[name] = [MAGNITUDES] * (not found[name].signed()) + [
-                said.removeprefix(f"{name}: ") for said in warned
-            ]
         except WhenceError as error:
             left[name] = str(error).splitlines()[0].removeprefix(f"{name} ")
         counted()
-    return Comparison(found), left, notes
+    return Comparison(found), left
 
 
-@contextmanager
-def _warned() -> Iterator[list[str]]:
-    """What Whence warned of inside, which the page tells; other warnings go their way afterwards."""
-    said: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", WhenceWarning)
-        yield said
-    for one in caught:
-        if issubclass(one.category, WhenceWarning):
-            said.append(str(one.message))
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-
-
-def _section(case: Case, found: Comparison, left: Mapping[str, str], notes: Mapping[str, Sequence[str]]) -> str:
+def _section(case: Case, found: Comparison, left: Mapping[str, str]) -> str:
     from whence.views.html import compared, text
 
+    sized = [name for name, a in found.items() if not a.signed()]
     reasons: dict[str, list[str]] = {}
     for name, reason in left.items():
         reasons.setdefault(reason, []).append(name)
@@ -126,14 +109,14 @@ def _section(case: Case, found: Comparison, left: Mapping[str, str], notes: Mapp
     beside = f"<details><summary>{without} no answer here</summary><ul>{missing}</ul></details>"
     return (
         f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.told)}</p></section>'
-        f"{compared(found, described=True, notes=notes)}{_mixed(notes)}{beside if left else ''}"
+        f"{compared(found, described=True, notes={name: [MAGNITUDES] for name in sized})}"
+        f"{_mixed(sized, len(found))}{beside if left else ''}"
     )
 
 
-def _mixed(notes: Mapping[str, Sequence[str]]) -> str:
+def _mixed(sized: Sequence[str], count: int) -> str:
     """Under the matrix of agreement: that it compares magnitudes with signed values, where it does."""
-    sized = [name for name, said in notes.items() if MAGNITUDES in said]
-    if len(sized) in (0, len(notes)):
+    if len(sized) in (0, count):
         return ""
     return (
         f'<p class="soft">Of {", ".join(sized)} magnitudes are ranked here, of all others signed values: '
