@@ -581,7 +581,7 @@ def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypa
     monkeypatch.setattr("whence.demo.methods", {"gradient": whence.methods["gradient"]})
     assert main(["demo", "--out", str(tmp_path / "demo.html")]) == 0
     page = (tmp_path / "demo.html").read_text()
-    box = page.index("something is &lt;b&gt;odd&lt;/b&gt;.</p></div>")
+    box = page.index("Something is &lt;b&gt;odd&lt;/b&gt;.</p></div>")
     assert page.index("<h4>gradient</h4>") < box < page.index("Grey says how much")
     assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
 

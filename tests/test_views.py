@@ -511,17 +511,17 @@ def test_warnings_stand_above_the_picture_in_every_view(capsys, tmp_path):
     a = attribution(torch.randn(2, 3), receipt=told)
     page = a.to_html()
     box = page.index('role="note"')
-    assert page.index("a &lt;b&gt;\\x1b</p>") > box
+    assert page.index("A &lt;b&gt;\\x1b</p>") > box
     assert box < page.index("<h3>Row 0")
     assert ">1 more</summary>" in page[box:]
-    assert "third" in page[box : page.index("<h3>Row 0")]
+    assert "Third" in page[box : page.index("<h3>Row 0")]
     assert a._repr_html_().index('role="note"') < a._repr_html_().index("<h3>Row 0")
     a.show()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1:4] == ["! a <b>\\x1b", "! second", "! third"]
+    assert lines[1:4] == ["! A <b>\\x1b", "! Second", "! Third"]
     quiet = attribution(torch.randn(2, 3), receipt={**told, "warnings": []})
     both = whence.Comparison({"gradient": a, "quiet": quiet})
-    assert str(both).startswith("! gradient: a <b>\\x1b\n")
+    assert str(both).startswith("! gradient: A <b>\\x1b\n")
     assert both.to_html().count('role="note"') == 2  # in each row, above the method that warned
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = a.plot()

@@ -157,7 +157,8 @@ def notices(a: Attribution) -> list[str]:
     if not told and False in a.receipt.get("converged", ()):  # saved before receipts held warnings
         failed = counted(list(a.receipt["converged"]).count(False), "row")
         told = [f"{failed} did not reach the tolerance: the values are not converged."]
-    return [message.removeprefix(f"{a.method}: ") for message in told]
+    own = [message.removeprefix(f"{a.method}: ") for message in told]
+    return [message[:1].upper() + message[1:] for message in own]
 
 
 def space_of(a: Attribution) -> str:
