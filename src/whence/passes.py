@@ -18,7 +18,7 @@ from whence.engine.ledger import Ledger
 from whence.engine.parts import Parts, parts_of
 from whence.engine.propagate import Flow, apart
 from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
-from whence.engine.scope import rewind
+from whence.engine.scope import Watch, rewind
 from whence.engine.sites import Instead, Sites, watched
 from whence.errors import (
     BaselineError,
@@ -106,6 +106,8 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
             return replace(plan, graph=True)
         if not plan.parameters:
             return replace(plan, parameters=True)  # perhaps by its own parameters
+        if not plan.gradient:
+            return replace(plan, gradient=True)
     return None
 
 
@@ -160,8 +162,7 @@ def _forward(
             listener.begin()
     flow.captures.tokens = getattr(plan.tell, "tokens", None)
     flow.captures.projections = getattr(plan.tell, "projections", False)
-    if subject.notes.forwards:
-        rewind(subject.root)
+    rewind()
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
@@ -204,10 +205,10 @@ def _called(subject: Subject, handed: Mapping[str, Any], flow: Flow) -> Any:
 
 def _alone(subject: Subject, flow: Flow) -> None:
     """The model as it is, on what this pass gave it."""
-    rewind(subject.root)
+    rewind()
     leaves = {name: leaf for name, leaf in flow.sites.leaves.items() if subject.roles.get(name) == "value"}
     given = {name: _copied(leaves.get(name, value)) for name, value in subject.inputs.items()}
-    with torch.enable_grad():
+    with torch.enable_grad(), Watch():
         subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from whence.engine import streams
+from whence.engine.audit import born_in_a_pass
 from whence.engine.ops import GROUP
 from whence.engine.tokens import Tokens, numbers_of
 
@@ -75,7 +76,7 @@ class Captures:
         tensor = tensor if given is None else given
         if self.wants is not None and self.wants(site):
             self.found[site] = tensor.detach().clone()  # the model may overwrite it
-            if tensor.requires_grad:
+            if born_in_a_pass(tensor):
                 self.edges[site] = get_gradient_edge(tensor)
         if self.tell is not None:
             self.tell.value(site, tensor)

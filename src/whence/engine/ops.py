@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.writes import LENDS, MAY_DRAW
+
 # group -> family -> spellings, each without dunders and without the underscore of the in-place form
 FAMILIES: dict[str, dict[str, str]] = {
     "view": {  # moves or copies entries, no arithmetic: autograd is right for every stream
@@ -145,6 +147,8 @@ class Spelling:
     metadata: bool
     family: str | None = None  # where the function is no op of torch's
     blind: bool = False  # autograd takes its derivative for 0 without a word: int8 layers, kernels without a backward
+    lends: bool = False  # its memory, to be written to where nobody sees it
+    may_draw: bool = False  # from torch's generators
 
     def writes_to_first(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         if self.writes or self.inplace_at is None:
@@ -186,7 +190,10 @@ def _spell(function: Any) -> Spelling:
     if raw.startswith("__r") and dunder and name[1:] in _REFLECTED:
         name = _REFLECTED[name[1:]]
     metadata = raw in _METADATA_DUNDERS or (name in _METADATA and raw not in ("float", "int"))
-    return Spelling(name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"))
+    return Spelling(
+        name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"), lends=name in LENDS,
+        may_draw=name in MAY_DRAW,
+    )  # fmt: skip
 
 
 _DERIVED = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")

@@ -33,10 +33,9 @@ from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.parts import Parts, carry
 from whence.engine.reference import Tape
-from whence.engine.scope import remember
+from whence.engine.scope import observe
 from whence.engine.sites import Sites
 from whence.engine.writes import (
-    UNSAID_WRITES,
     checkpointing,
     makes_constants,
     out_of_place,
@@ -44,7 +43,6 @@ from whence.engine.writes import (
     same,
     target_of,
     tensors_in,
-    written_by,
 )
 from whence.errors import ModelError, NoRule
 
@@ -236,6 +234,8 @@ class Flow(TorchFunctionMode):
         spelled = spelling(func)
         cuts = (self._through or self._opening) and spelled.name in _CUTS
         if self.suspended or (spelled.metadata and not cuts):
+            if spelled.lends and not self.suspended:
+                observe(spelled, args, kwargs or {})
             return func(*args, **(kwargs or {}))
         if kwargs:
             args, kwargs = placed(func, args, kwargs)
@@ -291,10 +291,8 @@ class Flow(TorchFunctionMode):
         return value
 
     def _remember(self, spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
-            for written in written_by(spelled.name, args, kwargs):
-                remember(written)
-                self._stand_ins.pop(id(written), None)
+        for written in observe(spelled, args, kwargs):
+            self._stand_ins.pop(id(written), None)
 
     def _inspect(self, value: Any, live: list[Tensor], loose: list[Tensor]) -> Any:
         """Collect live tensors, and those that are neither live nor parameters.

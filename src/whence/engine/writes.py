@@ -17,6 +17,34 @@ def makes_constants(name: str) -> bool:
 UNSAID_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
 
 
+LENDS = frozenset("numpy array dlpack storage untyped_storage".split())
+_RANDOM = frozenset(
+    """rand randn randint randperm rand_like randn_like randint_like normal uniform random exponential geometric cauchy
+    log_normal bernoulli multinomial poisson binomial rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    trunc_normal kaiming_uniform kaiming_normal xavier_uniform xavier_normal""".split()
+)
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
+_DROPOUTS = frozenset(
+    """dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout
+    scaled_dot_product_attention multi_head_attention_forward""".split()
+)
+MAY_DRAW = _RANDOM | _RECURRENT | _DROPOUTS
+
+
+def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call, which may draw numbers, draws them from torch's own generators; yes where it is not plain."""
+    if name in _RANDOM:
+        return kwargs.get("generator") is None
+    if name in _RECURRENT:
+        return any(isinstance(a, float) and a > 0 for a in args)
+    chance, training = {"scaled_dot_product_attention": (4, 99), "multi_head_attention_forward": (10, 13)}.get(
+        name, (1, 2)
+    )
+    share = kwargs.get("dropout_p", args[chance] if len(args) > chance else 0.5 * (training < 99))
+    trains = kwargs.get("training", kwargs.get("train", args[training] if len(args) > training else True))
+    return share != 0 and trains is not False
+
+
 def written_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[Tensor]:
     """The tensors that this call may write to."""
     if name in UNSAID_WRITES:

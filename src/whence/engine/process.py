@@ -1,0 +1,176 @@
+"""What an explanation shares with the rest of the process: global random states, and the flags that a model may set."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+Flag = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is read, and how it is set
+
+
+def _attribute(holder: Any, name: str) -> Flag:
+    return partial(getattr, holder, name), partial(setattr, holder, name)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+_FLAGS: tuple[Flag, ...] = (  # of the whole process
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_deterministic, lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1])),
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())),
+    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+    *(_attribute(torch.backends.cuda.matmul, name) for name in ("allow_tf32",)),
+)
+
+
+def _default_device() -> Any:
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+_OWN_FLAGS: tuple[Flag, ...] = (  # of one thread
+    (_default_device, torch.set_default_device),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (np.geterr, lambda kinds: np.seterr(**kinds)),
+)
+
+
+def _autocast(device: str) -> tuple[Flag, ...]:
+    return (
+        (partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)),
+        (partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)),
+    )
+
+
+def _own_flags() -> tuple[Flag, ...]:
+    return (*_OWN_FLAGS, *(flag for device in devices() for flag in _autocast(device)))
+
+
+def devices() -> tuple[str, ...]:
+    """The processor, and what accelerates it."""
+    accelerator = torch.accelerator.current_accelerator()
+    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
+
+
+def _read(flags: tuple[Flag, ...]) -> list[tuple[Flag, Any]]:
+    found = []
+    for flag in flags:
+        with suppress(RuntimeError):  # torch refuses to name a precision that was set in two ways
+            found.append((flag, flag[0]()))
+    return found
+
+
+def _put_back(found: list[tuple[Flag, Any]]) -> None:
+    for (read, write), value in found:
+        if read() != value:
+            write(value)
+
+
+class _Process:
+    """Random states, flags and the stance to compiled code: the first in saves, the last out restores."""
+
+    holders = 0
+    drew = False  # whether a model was seen to draw from torch's generators
+    random: tuple[Any, ...] = ()
+    flags: list[tuple[Flag, Any]] = []  # noqa: RUF012
+    stance: Any = None
+
+    def enter(self) -> None:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self.random = random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+        self.flags = _read(_FLAGS)
+        self.drew = False
+        if "torch._dynamo" in sys.modules:  # a compiled part would trace through the engine
+            self.stance = torch.compiler.set_stance("force_eager")
+            self.stance.__enter__()
+
+    def leave(self) -> None:
+        self.restore()
+        if self.stance is not None:
+            self.stance.__exit__(None, None, None)
+            self.stance = None
+
+    def restore(self) -> None:
+        python, numpy, state, cuda = self.random
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if self.drew or threading.active_count() == 1:  # else what another thread drew would be drawn again
+            torch.set_rng_state(state)
+            if cuda is not None:
+                torch.cuda.set_rng_state_all(cuda)
+        _put_back(self.flags)
+
+
+lock = threading.RLock()
+_process = _Process()
+_own = threading.local()  # of each scope of this thread, the innermost last: its flags, and whether a pass has begun
+
+
+def draws() -> None:
+    """A model draws from torch's generators, in whatever thread."""
+    _process.drew = True
+
+
+def rewind() -> bool:
+    """Random states and flags as they were at the beginning, unless other threads are at work too.
+
+    Whether there is anything to rewind: the first pass of a scope finds all as it was.
+    """
+    within = getattr(_own, "within", None)
+    flags, begun = within[-1] if within else ([], False)
+    if within:
+        within[-1] = flags, True
+    if not begun:
+        return False
+    _put_back(flags)
+    with lock:
+        if _process.holders == 1:
+            _process.restore()
+    return True
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Random states and flags are as they were afterwards."""
+    before = _read(_own_flags())
+    with lock:
+        if _process.holders == 0:
+            _process.enter()
+        _process.holders += 1
+    try:
+        yield
+    finally:
+        with lock:
+            _process.holders -= 1
+            if _process.holders == 0:
+                _process.leave()
+        _put_back(before)
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """What this thread's flags are now, they are at the beginning of every pass."""
+    if not hasattr(_own, "within"):
+        _own.within = []
+    _own.within.append((_read(_own_flags()), False))
+    try:
+        yield
+    finally:
+        _own.within.pop()
