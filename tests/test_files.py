@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_a_file_of_the_version_before_is_read_shown_and_drawn(
     a.show()
     assert a.method in capsys.readouterr().out
     assert a.method in a.to_html()
-    assert len(a[0].units) == 1 or isinstance(a[0].units, dict)
+    assert str(a[0])
     for ending in ("html", "json", "csv", "safetensors"):
         a.save(tmp_path / f"a.{ending}")
         assert (tmp_path / f"a.{ending}").stat().st_size
@@ -65,17 +66,16 @@ def test_it_says_what_this_version_says() -> None:
     assert torch.equal(before.target, now.target)
 
 
-def test_an_evaluation_of_the_version_before_is_gone_on_with_or_refused(tmp_path: Path) -> None:
-    """Its rows are taken as they are where it can be told that they are of this model, and never mixed otherwise."""
+def test_an_evaluation_of_the_version_before_goes_on(tmp_path: Path) -> None:
     model, x = the_model()
     path = shutil.copy(FOLDER / "evaluation.jsonl", tmp_path / "evaluation.jsonl")
-    asked = {"methods": ["gradient", "input_x_gradient"], "metrics": ["comprehensiveness", "completeness_gap"]}
+    asked: dict[str, Any] = {
+        "methods": ["gradient", "input_x_gradient"],
+        "metrics": ["comprehensiveness", "completeness_gap"],
+    }
     data = {"inputs": x, "labels": [0, 1]}
-    try:
+    with pytest.warns(whence.WhenceWarning, match="earlier version"):
         board = whence.evaluate(model, data, **asked, resume=path)
-    except whence.WhenceError as error:
-        assert "evaluation" in str(error)
-        return
     fresh = whence.evaluate(model, data, **asked)
     for method in asked["methods"]:
         one, other = (found[method, "comprehensiveness"].value for found in (board, fresh))
