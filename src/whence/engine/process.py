@@ -65,7 +65,7 @@ def _own_flags() -> tuple[Flag, ...]:
 
 def devices() -> tuple[str, ...]:
     """The processor, and what accelerates it."""
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
