@@ -277,4 +277,6 @@ def _rewrite(tensor: Tensor, value: Tensor, version: int, graph: Any) -> None:
 def _differs(tensor: Tensor, value: Tensor) -> bool:
     """Whether NumPy wrote to a tensor's memory, of which torch knows nothing."""
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
-    return plain and 0 not in tensor.stride() and value.data_ptr() != tensor.data_ptr() and not torch.equal(tensor, value)
+    return (
+        plain and 0 not in tensor.stride() and value.data_ptr() != tensor.data_ptr() and not torch.equal(tensor, value)
+    )
