@@ -23,7 +23,7 @@ Piece = tuple[int, float, float]  # line, from, to
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
 _OPTIMISM = 1.25  # the two interpolants differ by the coarser one's error, several times the finer one's
-_MARGIN = 1.25  # over one standard deviation; benchmarks/certificates.py has what it was measured on
+_MARGIN = 1.4  # over one standard deviation; benchmarks/certificates.py has what it was measured on
 _ROUGH = (
     0.6  # of the gain from 2 points to 4, the gain from 4 to 6: above it, further points do not help as they should
 )
