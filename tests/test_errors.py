@@ -41,7 +41,18 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ),
     ("no rows", {"inputs": torch.tensor(1.0)}, whence.InputError, r"first dimension is rows: give x\[None\]"),
     ("text", {"inputs": "a clever film"}, whence.InputError, "is text(.|\n)*wrap the model"),
-    ("array", {"inputs": X.numpy()}, whence.InputError, "The input is ndarray"),
+    ("array of words", {"inputs": X.numpy().astype(str)}, whence.InputError, "an array of <U.*no numbers"),
+    ("flat list", {"inputs": [1.0, 2.0]}, whence.InputError, r"flat list of 2 numbers(.|\n)*\[\[1.0"),
+    ("ragged list", {"inputs": [[1.0], [1.0, 2.0]]}, whence.InputError, "different lengths"),
+    ("object", {"inputs": object()}, whence.InputError, "The input is object"),
+    (
+        "too few names",
+        {"names": ["a", "b"]},
+        whence.InputError,
+        r"2 names, and the input 'input' has the shape \(3, 6\)",
+    ),
+    ("names of no input", {"names": {"x": ["a"]}}, whence.InputError, "'x', which is no input(.|\n)*'input'"),
+    ("names that are none", {"names": [1, 2, 3, 4, 5, 6]}, whence.InputError, "other than strings"),
     ("empty dict", {"inputs": {}}, whence.InputError, "nothing to explain"),
     ("only masks", {"inputs": {"attention_mask": X}}, whence.InputError, "nothing to explain(.|\n)*wrt="),
     (
@@ -139,6 +150,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ("at call 0", {"at": "b@0"}, whence.InputError, "number of the call, from 1"),
     # methods and parameters
     ("unknown method", {"method": "gradiant"}, whence.MethodError, "Did you mean 'gradient'"),
+    ("unknown alias", {"method": "saliensy"}, whence.MethodError, "Did you mean 'saliency'"),
     ("unknown parameter", {"absolut": True}, whence.ParameterError, "'absolut'. Did you mean 'absolute'"),
     ("no parameters", {"method": "deconvnet", "steps": 3}, whence.ParameterError, "It takes none"),
     ("wrong type", {"absolute": 1}, whence.ParameterError, "absolute=1 is not allowed.*\n.*True or False"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -400,3 +403,213 @@ def test_agreement_is_spearmans_correlation() -> None:
     a, b = (v.values.argsort(1).argsort(1).double() for v in c.values())
     expected = torch.stack([torch.corrcoef(torch.stack([u, v]))[0, 1] for u, v in zip(a, b, strict=True)]).mean()
     assert float(c.agreement()[0, 1]) == pytest.approx(float(expected), abs=1e-12)
+
+
+# ---- without a method, and by other names ----
+
+RELU = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+TANH = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(RELU, X)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "why"),
+    [
+        (lambda: (RELU, X), "deeplift", "kinks"),
+        (lambda: (TANH, X), "integrated_gradients", "smooth"),
+        (lambda: CASES["bert_sdpa"].make(), "deeplift", "tokens"),
+        (lambda: CASES["vit_sdpa"].make(), "deeplift", "attention"),
+        (lambda: CASES["residual_cnn"].make(), "deeplift", "kinks"),
+        (lambda: (scripted(), X), "integrated_gradients", "no rule can reach"),
+    ],
+)
+def test_without_a_method_one_is_taken_and_says_why(make: Any, method: str, why: str) -> None:
+    model, x = make()
+    a = whence.explain(model, x, target=0)
+    assert a.method == method
+    assert a.receipt["method_chosen"].startswith(f"{method}: ")
+    assert why in a.receipt["method_chosen"]
+    named = whence.explain(model, x, target=0, method=method)
+    assert "method_chosen" not in named.receipt
+    close(a.values, named.values, 1e-12)
+
+
+def test_a_default_that_cannot_follow_the_model_makes_way(capsys: pytest.CaptureFixture[str]) -> None:
+    def model(x: Tensor) -> Tensor:
+        return RELU(x) if bool(x.detach().abs().sum() > 0) else TANH(x)
+
+    a = whence.explain(model, X, target=0, baseline=0.0)
+    assert a.method == "integrated_gradients"
+    assert "another branch" in a.receipt["method_chosen"]
+    a.show()
+    assert "no method was named, and integrated_gradients: deeplift cannot follow" in capsys.readouterr().out
+    assert "no method was named" in a.to_html()
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("ig", "integrated_gradients"), ("IG", "integrated_gradients"),
+        ("Integrated-Gradients", "integrated_gradients"),
+        ("integrated gradients", "integrated_gradients"), ("sg", "smoothgrad"), ("shap", "kernel_shap"),
+        ("Saliency", "gradient"), ("gbp", "guided_backprop"), ("LIME", "lime"), ("ablation", "leave_one_out"),
+        ("InputXGradient", "input_x_gradient"), ("DeepLift", "deeplift"), ("lrp-eps", "lrp"),
+    ],
+)  # fmt: skip
+def test_methods_have_their_usual_names_too(alias: str, name: str) -> None:
+    a = whence.explain(RELU, X, method=alias, target=0)
+    assert a.method == name
+    composite = {"composite": "epsilon"} if alias == "lrp-eps" else {}
+    close(a.values, whence.explain(RELU, X, method=name, target=0, **composite).values, 1e-12)
+    assert whence.methods[alias].name == name
+    assert alias in whence.methods
+
+
+def test_gradcam_and_attention_are_read_from_attention() -> None:
+    model, inputs = CASES["bert_sdpa"].make()
+    assert whence.methods["GradCAM"].name == "attention_gradcam"
+    assert whence.explain(model, inputs, method="attention").method == "raw_attention"
+    with pytest.raises(whence.NoAttention, match="attention_gradcam reads attention, and this model has none"):
+        whence.explain(RELU, X, method="grad-cam")
+
+
+def test_tables_know_aliases() -> None:
+    c = whence.compare(RELU, X, methods=["ig", "lrp", "lrp-eps"])
+    assert list(c) == ["integrated_gradients", "lrp", "lrp-eps"]
+    assert c["ig"] is c["integrated_gradients"]
+    assert c["lrp-eps"].params["composite"] == "epsilon"
+    with pytest.raises(whence.ParameterError, match="'integrated_gradients' twice"):
+        whence.compare(RELU, X, methods=["ig", "integrated_gradients"])
+    call: dict[str, Any] = {"methods": ["ig", "saliency"], "progress": False}
+    board = whence.evaluate(RELU, X, metrics=["comprehensiveness"], **call)
+    assert board.methods[:2] == ("integrated_gradients", "gradient")
+    assert board["IG", "comprehensiveness"] == board["integrated_gradients", "comprehensiveness"]
+    with pytest.raises(whence.InputError, match="'gradient' is listed twice"):
+        whence.evaluate(RELU, X, metrics=["comprehensiveness"], methods=["saliency", "gradient"])
+    table = whence.axioms(RELU, X, only=["completeness"], **call)
+    assert table.methods == ("integrated_gradients", "gradient")
+    assert table["ig", "completeness"] is table["integrated_gradients", "completeness"]
+    assert whence.trace(RELU, X, method="lrp-eps", show=False).method == "lrp"
+
+
+def test_every_alias_is_of_one_method() -> None:
+    assert set(whence.methods.aliases.values()) <= set(whence.methods)
+    with pytest.raises(ValueError, match="There is a method 'IG' already"):
+        whence.method("new", aliases=("IG",))(lambda subject: {})
+    for alias, name in whence.methods.aliases.items():
+        own, preset = whence.methods.resolve(alias)
+        assert own == name
+        whence.methods[name].check(preset)
+
+
+# ---- what is no tensor yet ----
+
+
+class Frame:
+    """What is read of a DataFrame (pandas is no dependency)."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+        self.columns = list(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    def to_numpy(self) -> Any:
+        return np.stack(list(self._columns.values()), 1)
+
+
+NAMES = ["age", "income", "height", "weight", "pulse"]
+
+
+@pytest.mark.parametrize("form", [lambda x: x.numpy(), lambda x: x.float().numpy(), lambda x: x.tolist(), list])
+def test_arrays_and_lists_are_taken_in_the_models_dtype(form: Any) -> None:
+    given = form(X) if form is not list else list(X.numpy())
+    a = gradient(RELU, given, target=0)
+    close(a.values, gradient(RELU, X, target=0).values, 1e-5)
+    assert a.values.dtype == torch.float64
+    assert gradient(RELU.float(), given, target=0).values.dtype == torch.float32
+    RELU.double()
+    close(gradient(two, (X.numpy(), X[:, :2].numpy())).values[1], 2 * X[:, :2], 1e-12)
+    before = gradient(RELU, X, target=0, baseline=np.zeros(5)).baseline_value
+    close(before, gradient(RELU, X, target=0, baseline=0).baseline_value, 1e-12)
+
+
+def test_integer_arrays_are_ids() -> None:
+    ids = torch.tensor([[1, 2, 3]])
+    model = Tokens(LOOKS["module"])
+    for form in (ids.numpy(), ids.numpy().astype("uint16"), ids.tolist()):
+        close(gradient(model, form, channels="sum").values, gradient(model, ids, channels="sum").values, 1e-12)
+
+
+def test_features_have_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    frame = Frame(dict(zip(NAMES, X.T.numpy(), strict=True)))
+    a = whence.explain(RELU, frame, method="input_x_gradient", target=0)
+    b = whence.explain(RELU, X, method="input_x_gradient", target=0, names=NAMES)
+    close(a.values, b.values, 1e-12)
+    for found in (a, b):
+        assert found.units == [NAMES] * 4
+        assert {name for name, _ in found.top(5)[0]} == set(NAMES)
+        found.show()
+        assert "income" in capsys.readouterr().out
+        assert "income" in found.to_html()
+        found.save(tmp_path / "a.csv")
+        assert "income" in (tmp_path / "a.csv").read_text()
+        found.save(tmp_path / "a.safetensors")
+        assert whence.Attribution.load(tmp_path / "a.safetensors")[1].units == [NAMES]
+    several = whence.explain(RELU, X, method="gradient", target=[[0, 1]], names=NAMES)
+    assert several.units == [NAMES] * 4
+    assert "income: " in several.to_html()
+    both = gradient(two, {"a": X, "b": X[:, :2]}, names={"b": ["low", "high"]})
+    assert both.units == {"b": [["low", "high"]] * 4}
+    assert "high: " in both.to_html()
+    assert gradient(RELU, frame, at="1", target=0).units is None
+
+
+def test_a_frames_integers_are_features_and_its_words_are_an_error() -> None:
+    numbers = Frame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5], "d": [3, 4], "e": [0, 0]})
+    assert gradient(RELU, numbers, target=0).values.shape == (2, 5)
+    with pytest.raises(whence.InputError, match="The column 'b' holds <U1, which are no numbers"):
+        gradient(RELU, Frame({"a": [1.0], "b": ["x"]}))
+
+
+def test_a_real_dataframe() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X.numpy(), columns=NAMES)
+    a = gradient(RELU, frame, target=0)
+    assert a.units == [NAMES] * 4
+    close(a.values, gradient(RELU, X, target=0).values, 1e-12)
+    with pytest.raises(whence.InputError, match="is a Series"):
+        gradient(RELU, frame.iloc[0])
+
+
+class Keyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = RELU
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def test_batches_with_labels_in_them() -> None:
+    expected = gradient(RELU, X, target=0).values
+    a = gradient(Keyword(), {"x": X.numpy(), "y": np.arange(4)}, target=0)
+    close(a.values, expected, 1e-12)
+    assert a.receipt["left_out"] == ["y"]
+    whole = gradient(lambda batch: RELU(batch["x"]), {"x": X, "y": torch.arange(4)}, target=0, wrt="x")
+    close(whole.values, expected, 1e-12)
+    with pytest.raises(whence.ModelError, match="unexpected keyword argument 'z'"):
+        gradient(Keyword(), {"x": X, "z": X})
+
+
+def test_data_sets_are_arrays_and_frames_too() -> None:
+    call: dict[str, Any] = {"methods": ["gradient"], "metrics": ["comprehensiveness"], "progress": False}
+    expected = whence.evaluate(RELU, X, **call)["gradient", "comprehensiveness"].value
+    for data in (X.numpy(), X.tolist(), Frame(dict(zip(NAMES, X.T.numpy(), strict=True)))):
+        assert whence.evaluate(RELU, data, **call)["gradient", "comprehensiveness"].value == pytest.approx(expected)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
+from torch import Tensor
+
 from whence import baselines
+from whence.adapters import arrays
 from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Question, Wrapped
 from whence.assemble import Part, join
 from whence.attribution import Attribution, told
+from whence.choosing import OTHERWISE, default
 from whence.comparison import Comparison, Trace
 from whence.doubts import doubt
 from whence.engine.call import Rule
@@ -21,14 +26,25 @@ from whence.engine.ledger import RowsLost
 from whence.engine.ops import known_names
 from whence.engine.propagate import apart
 from whence.engine.scope import scope
-from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean, gathered, shown
+from whence.errors import (
+    BaselineError,
+    DivergedError,
+    MethodError,
+    ParameterError,
+    RuleError,
+    did_you_mean,
+    gathered,
+    shown,
+)
 from whence.keep import check, kept
 from whence.methods import methods, sensitivity
+from whence.methods import methods as known_methods
 from whence.progress import steps
 from whence.saying import say
 from whence.subject import Notes, Subject
 from whence.targets import Output, read_target, several
 
+_log = logging.getLogger("whence")
 _OUTPUTS = ("logit", "probability", "log_probability")
 
 
@@ -36,7 +52,7 @@ def explain(
     model: Any,
     inputs: Any,
     *,
-    method: str,
+    method: str | None = None,
     target: Any = None,
     baseline: Any = None,
     at: str | None = None,
@@ -49,9 +65,13 @@ def explain(
     seed: int | Sequence[int] = 0,
     progress: bool | None = None,
     channels: str | None = None,
+    names: Any = None,
     **params: Any,
 ) -> Attribution:
     """Attribute the model's score for each row of the inputs to those inputs.
+
+    `method` is a name or a usual alias; None takes one by what the model is made of (`choosing.DEFAULTS`), and
+    `receipt["method_chosen"]` says why. `names` are the features' names; a DataFrame's columns are its own.
 
     >>> import torch, whence
     >>> model = torch.nn.Linear(3, 2)
@@ -60,10 +80,14 @@ def explain(
     """
     rules, params = _named_rules(rules, params)
     options: dict[str, Any] = {
-        "method": method, "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
-        "batch_size": batch_size, "channels": channels,
+        "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
+        "batch_size": batch_size, "channels": channels, "names": names,
     }  # fmt: skip
     given = {"target": target, "baseline": baseline, "seed": seed}
+    if method is None:
+        return _by_default(model, inputs, given, {**options, "progress": progress, **params})
+    name, preset = methods.resolve(method)
+    options, params = {**options, "method": name}, {**preset, **params}
     with gathered() as said:
         if isinstance(model, Wrapped):
             found = _of_wrapped(model, inputs, progress, given, params, options)
@@ -71,6 +95,28 @@ def explain(
             found = _of_tensors(model, inputs, progress=progress, **given, **options, **params)
         doubt(found, methods[method].facts, own=bool(rules))
     return told(found, said)
+
+
+def _by_default(model: Any, inputs: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Attribution:
+    """The documented method for this kind of model; where it cannot follow the model's branches, the one that can."""
+    how = {name: options[name] for name in ("at", "wrt", "output")}
+    target = given["target"]
+    question = model.questions(inputs, target, options["batch_size"], bool(options["keep"]))[0] if isinstance(
+        model, Wrapped
+    ) else Question(model, inputs, target, [0])  # fmt: skip
+    with gathered(), apart():
+        subject = _subject(question.model, question.inputs, method="gradient", target=question.target, **how)
+        with scope(subject.root, *modules_behind(subject.target).values()):
+            method, why = default(subject)
+    try:
+        found = explain(model, inputs, method=method, **given, **options)
+    except DivergedError:
+        if method == OTHERWISE:
+            raise
+        why = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
+        found = explain(model, inputs, method=OTHERWISE, **given, **options)
+    _log.info("whence: %s was chosen: %s", found.method, why)
+    return replace(found, receipt={**found.receipt, "method_chosen": f"{found.method}: {why}"})
 
 
 def _of_wrapped(
@@ -99,21 +145,44 @@ def _of_wrapped(
 def _of_tensors(
     model: Any, inputs: Any, *, method: str, keep: Sequence[str], channels: str | None, progress: bool | None,
     target: Any, baseline: Any, at: Any, wrt: Any, output: Any, rules: Any, unruled: Any, batch_size: Any, seed: Any,
-    **params: Any,
+    names: Any, **params: Any,
 ) -> Attribution:  # fmt: skip
     with apart():
         params = methods[method].check(params)
-        names = check(keep)
+        wanted = check(keep)
         subject = _subject(
             model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
-            unruled=unruled, batch_size=batch_size, seed=seed, progress=progress,
+            unruled=unruled, batch_size=batch_size, seed=seed, progress=progress, feature_names=names,
         )  # fmt: skip
         with scope(subject.root, *modules_behind(target).values()):
             rows = list(subject.split(subject.batch_size))
-            parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, names)]
+            parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, wanted)]
         complete = methods[method].facts.get("complete", False)
         per_token = "l2" if sensitivity(method, params) else "sum"
-        return _named(join(subject, parts, several(target), params, channels, per_token, complete), _name(model))
+        found = join(subject, parts, several(target), params, channels, per_token, complete)
+        return _named(_with_names(found, subject), _name(model))
+
+
+def _with_names(found: Attribution, subject: Subject) -> Attribution:
+    """The features' names as the units of the inputs that have some, where values are one per feature."""
+    known = {} if subject.at is not None else subject.names
+    values = (
+        found.values if isinstance(found.values, Mapping) else dict(zip(subject.roles, _listed(found), strict=False))
+    )
+    units = {
+        name: [list(known[name])] * len(found)
+        for name, value in values.items()
+        if name in known and value.dim() == 2 + found.several and value.shape[-1] == len(known[name])
+    }
+    if not units:
+        return found
+    alone = isinstance(found.values, Tensor)
+    told = {**found.receipt, "names": list(units)}
+    return replace(found, units=next(iter(units.values())) if alone else units, receipt=told)  # type: ignore[arg-type]
+
+
+def _listed(found: Attribution) -> tuple[Tensor, ...]:
+    return found.values if isinstance(found.values, tuple) else (found.values,)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -121,18 +190,17 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
 
     `methods` is a list of names, or a dict from a name to that method's own parameters.
     """
-    names = [methods] if isinstance(methods, str) else methods
-    if not isinstance(names, Mapping):
-        names = list(names)
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ParameterError(f"compare was given {twice!r} twice.\n  Name each method once.")
-    chosen = names if isinstance(names, Mapping) else dict.fromkeys(names, None)
+    given = [methods] if isinstance(methods, str) else methods
+    labels = [known_methods.label(name) for name in given]
+    twice = next((name for name in labels if labels.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(f"compare was given {twice!r} twice.\n  Name each method once.")
+    chosen = given if isinstance(given, Mapping) else dict.fromkeys(given)
     if not chosen or "method" in options:
         raise ParameterError("compare takes its methods as methods=[...], at least one of them.")
     found = {}
-    for name, params in chosen.items():
-        found[name] = explain(model, inputs, method=name, **options, **(params or {}))
+    for label, (name, params) in zip(labels, chosen.items(), strict=True):
+        found[label] = explain(model, inputs, method=name, **options, **(params or {}))
     return Comparison(found)
 
 
@@ -145,6 +213,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
         first = model.questions(inputs, options.pop("target", None), options.get("batch_size"))[0]
         return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
     entry = methods[method]
+    method, options = entry.name, {**methods.resolve(method)[1], **options}
     rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
@@ -198,14 +267,15 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
 def _subject(
     model: Any, inputs: Any, *, method: str, target: Any = None, baseline: Any = None, at: Any = None, wrt: Any = None,
     output: Any = "logit", rules: Any = None, unruled: Any = None, batch_size: Any = None,
-    seed: Any = 0, progress: bool | None = None, notes: Notes | None = None,
+    seed: Any = 0, progress: bool | None = None, notes: Notes | None = None, feature_names: Any = None,
 ) -> Subject:  # fmt: skip
     """The subject of a call, every option checked."""
     facts = methods[method].facts
     _check_options(facts, output, rules, unruled, batch_size, method)
     if at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, and at={at!r} names a module.\n  Leave at= out.")
-    subject = adapt(model, inputs, method=method, wrt=wrt, at=at)
+    subject = adapt(model, inputs, method=method, wrt=wrt, at=at, names=feature_names)
+    baseline = arrays.baseline(baseline, subject.root)
     subject = replace(
         subject,
         target=read_target(target, subject.rows),
@@ -218,6 +288,9 @@ def _subject(
         needs_attention=facts.get("needs") == "attention",
         notes=notes or Notes(),
     )
+    left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
+    if left:
+        subject.notes.facts["left_out"] = left  # labels that came with the batch
     if facts.get("background"):
         baseline = baselines.one_by_one(subject, baseline)
     if baseline is None and facts.get("reference"):

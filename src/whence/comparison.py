@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.engine.log import Step
+from whence.methods import methods
 from whence.saying import clean, safe, say
 from whence.writing import Place, page_written
 
@@ -23,6 +24,9 @@ class Comparison(Mapping[str, Attribution]):
     found: Mapping[str, Attribution]
 
     def __getitem__(self, method: str) -> Attribution:
+        """By the method's name as it stands here, or an alias of it."""
+        if method not in self.found and method in methods:
+            method = methods.label(method)
         return self.found[method]
 
     def __iter__(self) -> Iterator[str]:

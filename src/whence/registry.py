@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar
 
-from whence.errors import MethodError, ParameterError, did_you_mean
+from whence.errors import MethodError, ParameterError, did_you_mean, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,32 +92,57 @@ class Entry(Generic[F]):
 
 
 class Registry(Mapping[str, Entry[F]]):
-    """Names to entries."""
+    """Names to entries. Case, hyphens, spaces and underscores of a name do not matter, and entries may have aliases."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
         self._entries: dict[str, Entry[F]] = {}
+        self._known: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by how a word sounds: its name, what else it says
+        self.aliases: dict[str, str] = {}  # other words for an entry
 
-    def register(self, name: str, *, paper: str = "", **facts: Any) -> Callable[[F], F]:
-        """Decorate a function: its keyword-only parameters are the schema, its docstring opens with the description."""
+    def register(
+        self, name: str, *, paper: str = "", aliases: Sequence[str] | Mapping[str, Mapping[str, Any]] = (), **facts: Any
+    ) -> Callable[[F], F]:
+        """Decorate a function: its keyword-only parameters are the schema, its docstring opens with the description.
+
+        `aliases` are other usual names, or a dict from such a name to the parameters that it stands for.
+        """
+        others = aliases if isinstance(aliases, Mapping) else {word: {} for word in aliases}
 
         def decorate(function: F) -> F:
-            if name in self._entries:
-                raise ValueError(f"There is a {self._noun} {name!r} already.")
+            for word in (name, *others):
+                if word in self:
+                    raise ValueError(f"There is a {self._noun} {word!r} already.")
             doc = inspect.getdoc(function) or ""
             first = " ".join(doc.split("\n\n")[0].split())
             self._entries[name] = Entry(name, function, first, paper, _parameters(function), facts)
+            self._known[sound(name)] = (name, {})
+            for word, params in others.items():
+                self._known[sound(word)] = (name, params)
+                self.aliases[word] = name
             return function
 
         return decorate
 
     def __getitem__(self, name: str) -> Entry[F]:
-        if not isinstance(name, str) or name not in self._entries:
-            raise MethodError(f"There is no {self._noun} {name!r}. {did_you_mean(str(name), self._entries)}")
-        return self._entries[name]
+        return self._entries[self.resolve(name)[0]]
+
+    def resolve(self, name: Any) -> tuple[str, dict[str, Any]]:
+        """The name of an entry that is given by its name or an alias, and the parameters that the alias stands for."""
+        known = self._known.get(sound(name)) if isinstance(name, str) else None
+        if known is None or known[0] not in self._entries:
+            words = [*self._entries, *self.aliases]
+            advice = nearest(str(name).lower(), words) or did_you_mean(str(name), self._entries)
+            raise MethodError(f"There is no {self._noun} {name!r}. {advice}")
+        return known[0], dict(known[1])
+
+    def label(self, name: str) -> str:
+        """What a line of a table is called: the entry's own name, unless an alias says more than that."""
+        found, params = self.resolve(name)
+        return name if params else found
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and self._known.get(sound(name), ("",))[0] in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -127,6 +153,11 @@ class Registry(Mapping[str, Entry[F]]):
     def __repr__(self) -> str:
         width = max(map(len, self._entries), default=0)
         return "\n".join(f"{name:<{width}}  {entry.description}" for name, entry in self._entries.items())
+
+
+def sound(word: str) -> str:
+    """A name without what people write in other ways: Integrated-Gradients is integrated_gradients."""
+    return re.sub(r"[\s_-]+", "", word.lower())
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:

@@ -141,6 +141,7 @@ class Subject:
     needs_attention: bool = False
     goes: frozenset[str] = frozenset()  # inputs that have one entry per row
     wanted: tuple[str, ...] = ()  # inputs that `wrt` names
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of features, by input
     baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
     values: Mapping[str, Any] = field(default_factory=dict)  # substituted for what the model would compute
     facts: Facts = field(default_factory=Facts)

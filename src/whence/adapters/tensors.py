@@ -12,16 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence.adapters import arrays
 from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
 
 _HELD = ("mask", "position", "token_type_ids", "labels")
 
 
-def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None) -> Subject:
-    """The subject of a bare model and tensors."""
+def adapt(
+    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None
+) -> Subject:
+    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows."""
     function, root = unwrap(model)
+    inputs, columns = arrays.tensors(inputs, root)
     named, form = _named(inputs)
+    if form == "dict":
+        named, whole = arrays.fitted(function, named)
+        function = whole or function
     roles = _roles(named, form) if wrt is None else _chosen(named, wrt)
     rows = _rows(named, roles)
     for name, role in roles.items():
@@ -34,7 +41,7 @@ def adapt(model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | No
     places = tuple(range(rows))
     found = Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, batch=rows, places=places)
     goes = frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() > 0 and len(v) == rows)
-    return replace(found, underneath=underneath, goes=goes)
+    return replace(found, underneath=underneath, goes=goes, names=arrays.named_features(names, columns, named))
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
@@ -156,7 +163,7 @@ def _named(inputs: Any) -> tuple[dict[str, Any], Any]:
         )
     raise InputError(
         f"The input is {type(inputs).__name__}.\n"
-        "  Give a tensor whose first dimension is rows, a tuple of tensors, or a dict of keyword tensors."
+        "  Give a tensor whose first dimension is rows, an array, a DataFrame, a tuple of them, or a dict by keyword."
     )
 
 

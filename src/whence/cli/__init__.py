@@ -167,7 +167,11 @@ def parser() -> argparse.ArgumentParser:
 
     one = command("explain", commands.explain_command, "explain predictions with one method")
     one.add_argument(
-        "--method", required=True, type=_method, choices=methods(), metavar="NAME", help="see `whence methods`"
+        "--method",
+        type=_method,
+        choices=methods(),
+        metavar="NAME",
+        help="see `whence methods`; without it, one is taken by what the model is made of",
     )
     several = command("compare", commands.compare_command, "explain the same predictions with several methods")
     several.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")

@@ -7,9 +7,9 @@ import json
 import sys
 from typing import Any
 
-from whence.cli.given import asked, by_method, listed, model_of, params_of, rows_of
+from whence.cli.given import asked, by_method, given, listed, model_of, params_of, rows_of
 from whence.cli.table import Table, bundled, methods, metrics
-from whence.errors import FileError, WhenceError
+from whence.errors import FileError, ParameterError, WhenceError
 from whence.saying import say, say_json
 
 
@@ -17,7 +17,9 @@ def explain_command(options: argparse.Namespace) -> int:
     from whence.api import explain
 
     check_out(options)
-    params = params_of(options, options.method)
+    params = params_of(options, options.method) if options.method is not None else {}
+    if options.method is None and (flags := given(options)):
+        raise ParameterError(f"--{next(iter(flags))} is for a method, and none is named.\n  Give --method.")
     model = model_of(options)
     a = explain(model, rows_of(options, model), method=options.method, **asked(options, model), **params)
     tell(a.merge_words() if options.words else a, options)

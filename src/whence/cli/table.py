@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whence.errors import MethodError, did_you_mean, nearest
-from whence.registry import Bounds, Entry, Parameter
+from whence.registry import Bounds, Entry, Parameter, sound
 
 FILE = Path(__file__).with_name("table.json")
 _KINDS = {kind.__name__: kind for kind in (int, float, bool, str)}
@@ -37,24 +36,20 @@ class Table(Mapping[str, Known]):
 
     def word(self, name: str) -> str:
         """A name or an alias as it is written here: case, hyphens, spaces and underscores do not matter."""
-        known = {_sound(word): word for word in (*self.aliases, *self.entries)}
-        if _sound(name) not in known:
+        known = {sound(word): word for word in (*self.aliases, *self.entries)}
+        if sound(name) not in known:
             advice = nearest(name.lower(), [*self.entries, *self.aliases]) or did_you_mean(name, self.entries)
             raise MethodError(f"There is no {self.noun} {name!r}. {advice}")
-        return known[_sound(name)]
+        return known[sound(name)]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and _sound(name) in {_sound(word) for word in (*self.aliases, *self.entries)}
+        return isinstance(name, str) and sound(name) in {sound(word) for word in (*self.aliases, *self.entries)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
-
-
-def _sound(word: str) -> str:
-    return re.sub(r"[\s_-]+", "", word.lower())
 
 
 @lru_cache(maxsize=1)

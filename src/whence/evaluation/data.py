@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from whence.adapters import arrays
+from whence.adapters.tensors import unwrap
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, WhenceError
 
@@ -41,6 +42,8 @@ def _with(rows: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str
 
 
 def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
+    if arrays.is_numbers(data) and not isinstance(model, Wrapped):
+        data = arrays.one(data, None if model is None else unwrap(model)[1])
     if isinstance(data, Tensor):
         if data.dim() < 2 and not isinstance(model, Wrapped):
             raise InputError(f"data is a tensor of the shape {tuple(data.shape)}.\n  The first dimension is rows.")
@@ -62,8 +65,6 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
         data = [data]
     if isinstance(data, DataLoader):
         return [row for batch in data for row in _of_loader(batch)]
-    if isinstance(data, np.ndarray) and not isinstance(model, Wrapped):
-        return _rows(model, torch.as_tensor(data, device="cpu"))
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
         data = [data[i] for i in range(len(data))]
     if not isinstance(data, Iterable):

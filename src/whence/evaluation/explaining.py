@@ -46,9 +46,15 @@ def rankers(given: Any) -> list[Ranker]:
         if callable(params):
             found.append(Ranker(name, function=params))
             continue
-        method = params.pop("method", name)
+        other = params.pop("method", None)
+        method = name if other is None else other
         if method not in CONTROLS:
+            name = methods.label(name) if other is None else name
+            method, preset = methods.resolve(method)
+            params = {**preset, **params}
             methods[method].check({k: v for k, v in params.items() if k in methods[method].parameters})
+        if name in {ranker.name for ranker in found}:
+            raise InputError(f"The method {name!r} is listed twice.\n  Give a dict to have it with other parameters.")
         found.append(Ranker(name, method, params))
     return found
 

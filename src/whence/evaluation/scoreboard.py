@@ -18,6 +18,7 @@ from whence.errors import ParameterError, did_you_mean
 from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.fingerprint import said
+from whence.methods import methods as known_methods
 from whence.saying import say
 from whence.writing import Place, csv_text, page_written, written
 
@@ -113,6 +114,8 @@ class Scoreboard:
         return own.get("seconds", 0.0) / max(own.get("rows", 0.0), 1.0)
 
     def _method(self, name: str) -> str:
+        if name not in self.methods and name in known_methods:
+            name = known_methods.label(name)  # by an alias
         if name not in self.methods:
             raise ParameterError(f"The table has no {name!r}. {did_you_mean(str(name), self.methods)}")
         return name

@@ -44,7 +44,12 @@ def needs_attention(**facts: Any) -> dict[str, Any]:
 # ---- maps alone ----
 
 
-@method("raw_attention", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
+@method(
+    "raw_attention",
+    paper="Abnar & Zuidema 2020, arXiv:2005.00928",
+    aliases=("attention", "attention_weights"),
+    **needs_attention(),
+)
 def raw_attention(
     subject: Subject, *, layer: Any = -1, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -57,7 +62,7 @@ def raw_attention(
     return _first_is_zero(one_layer(reading, layer, readout, preset), preset)
 
 
-@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
+@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", aliases=("attention_rollout",), **needs_attention())
 def rollout(
     subject: Subject, *, normalize: bool = True, start_layer: Start = 0, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -86,7 +91,7 @@ def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tens
 # ---- maps and their gradients ----
 
 
-@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", **needs_attention())
+@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", aliases=("gae",), **needs_attention())
 def generic_attention(
     subject: Subject, *, identity: bool = True, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -105,7 +110,7 @@ def generic_attention(
     return through(reading, step, 0, readout, preset)
 
 
-@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", **needs_attention())
+@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", aliases=("attgrads",), **needs_attention())
 def attention_gradients(
     subject: Subject, *, combine: Literal["product", "sum"] = "product", readout: Any = "auto"
 ) -> dict[str, Tensor]:
@@ -150,7 +155,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     return on_inputs(reading, {stream: value / count[stream] for stream, value in total.items()}, at)
 
 
-@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", **needs_attention())
+@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", aliases=("gradcam",), **needs_attention())
 def attention_gradcam(
     subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:

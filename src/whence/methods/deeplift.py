@@ -42,6 +42,7 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
 @method(
     "deepshap",
     paper="Lundberg & Lee 2017, arXiv:1705.07874",
+    aliases=("deeplift_shap", "deep_explainer"),
     reference=True,
     several=True,
     background=True,

@@ -15,7 +15,12 @@ from whence.subject import Subject
 EVERYWHERE: dict[str, Rule] = {"*": derivative}
 
 
-@method("gradient", paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034", slope=True)
+@method(
+    "gradient",
+    paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034",
+    aliases=("saliency", "saliency_map", "vanilla_gradient", "grad"),
+    slope=True,
+)
 def gradient(
     subject: Subject,
     *,
@@ -33,7 +38,11 @@ def gradient(
     return {key: m.abs() for key, m in found.items()} if absolute else found
 
 
-@method("input_x_gradient", paper="Shrikumar et al. 2016, arXiv:1605.01713")
+@method(
+    "input_x_gradient",
+    paper="Shrikumar et al. 2016, arXiv:1605.01713",
+    aliases=("ixg", "gradient_x_input", "grad_x_input", "gradient_times_input"),
+)
 def input_x_gradient(subject: Subject) -> dict[str, Tensor]:
     """The input times its gradient, φ = x ⊙ ∇f(x): the share of a linear model's score that each input holds."""
     done = subject.run(EVERYWHERE)

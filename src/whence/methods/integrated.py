@@ -25,7 +25,7 @@ Steps = Annotated[int | None, Bounds(low=1)]
 Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
 MaxSteps = Annotated[int, Bounds(low=8)]
 _STEPS = 50
-_KINKED = frozenset(  # families whose derivative jumps
+KINKS = frozenset(  # families whose derivative jumps
     "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
 )
 
@@ -33,6 +33,7 @@ _KINKED = frozenset(  # families whose derivative jumps
 @method(
     "integrated_gradients",
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    aliases=("ig",),
     reference=True,
     several=True,
     complete=True,
@@ -57,7 +58,12 @@ def integrated_gradients(
     return _integrated(subject, lines, rule, steps, tolerance, max_steps)
 
 
-@method("path_integrated_gradients", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365", complete=True)
+@method(
+    "path_integrated_gradients",
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    aliases=("path_ig",),
+    complete=True,
+)
 def path_integrated_gradients(
     subject: Subject,
     *,
@@ -86,6 +92,7 @@ def path_integrated_gradients(
 @method(
     "expected_gradients",
     paper="Erion et al. 2021, arXiv:1906.10670",
+    aliases=("eg", "gradient_shap", "grad_shap"),
     reference=True,
     several=True,
     complete=True,
@@ -165,7 +172,7 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
 
 def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
     """Each row's finished state."""
-    rule = KINKED if wide.notes.families & _KINKED or wide.notes.unseen else SMOOTH
+    rule = KINKED if wide.notes.families & KINKS or wide.notes.unseen else SMOOTH
     states = [State(lines.weights, rule) for _ in range(wide.rows)]
     with bar(len(states), wide.progress, wide.method) as count:
         while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:

@@ -22,12 +22,16 @@ _NOTHING = (
     "All relevance was lost on the way, and receipt['relevance'] says where: under positive rules, where every "
     'contribution to the target is negative. Try composite="epsilon", which keeps both signs, or another target.'
 )
+_COMPOSITES = {f"lrp_{short}": {"composite": name} for short, name in {
+    "eps": "epsilon", "epsilon": "epsilon", "gamma": "gamma", "alpha_beta": "alpha_beta", "z_plus": "z_plus",
+}.items()}  # fmt: skip
 
 
 @method(
     "lrp",
     paper="Bach et al. 2015, doi:10.1371/journal.pone.0130140; Chefer, Gur & Wolf 2021, arXiv:2012.09838",
     nothing=_NOTHING,
+    aliases=_COMPOSITES,
 )
 def lrp(
     subject: Subject, *, composite: Any = "chefer", start: Start = "one", epsilon: float = 1e-6, gamma: float = 0.25,

@@ -23,7 +23,12 @@ _CHUNK = 1024  # windows at a time
 
 
 @method(
-    "leave_one_out", paper="Li, Monroe & Jurafsky 2016, arXiv:1612.08220", propagates=False, reference=True, at=False
+    "leave_one_out",
+    paper="Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
+    aliases=("loo", "ablation", "feature_ablation"),
+    propagates=False,
+    reference=True,
+    at=False,
 )
 def leave_one_out(subject: Subject, *, units: Any = "auto") -> dict[str, Tensor]:
     """What the score loses without a unit, φᵢ = f(x) − f(x with unit i at the baseline), n + 1 evaluations per row.
@@ -35,7 +40,14 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> dict[str, Tensor]
     return game.spread([found[:1] - found[1:] for found in scores])
 
 
-@method("occlusion", paper="Zeiler & Fergus 2014, arXiv:1311.2901", propagates=False, reference=True, at=False)
+@method(
+    "occlusion",
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+    aliases=("sliding_window",),
+    propagates=False,
+    reference=True,
+    at=False,
+)
 def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units: Any = "auto") -> dict[str, Tensor]:
     """What the score loses without a window of the input, f(x) − f(x with the window at the baseline), slid over it.
 

@@ -18,6 +18,7 @@ from whence.subject import Subject
 @method(
     "shapley",
     paper="Shapley 1953; sampled as in Castro, Gómez & Tejada 2009, doi:10.1016/j.cor.2008.04.004",
+    aliases=("shapley_values", "shapley_value_sampling"),
     propagates=False,
     reference=True,
     at=False,

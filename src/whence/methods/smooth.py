@@ -17,7 +17,12 @@ from whence.registry import Bounds
 from whence.subject import Subject
 
 
-@method("smoothgrad", paper="Smilkov et al. 2017, arXiv:1706.03825", slope=True)
+@method(
+    "smoothgrad",
+    paper="Smilkov et al. 2017, arXiv:1706.03825",
+    aliases=("sg", "smooth_gradient", "noise_tunnel"),
+    slope=True,
+)
 def smoothgrad(
     subject: Subject,
     *,
@@ -32,7 +37,7 @@ def smoothgrad(
     `of` names any other method. The explained class is the clean input's.
     """
     inner = methods[of]
-    if of == "smoothgrad":
+    if inner.name == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
     if inner.facts.get("reference") and not subject.baseline:
         subject = baselines.defaulted(subject, inner.facts)

@@ -19,6 +19,7 @@ from whence.subject import Subject
 @method(
     "kernel_shap",
     paper="Lundberg & Lee 2017, arXiv:1705.07874; pairs as in Covert & Lee 2021, arXiv:2012.01536",
+    aliases=("shap",),
     propagates=False,
     reference=True,
     at=False,

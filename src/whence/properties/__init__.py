@@ -105,7 +105,7 @@ def _chosen(methods: Any) -> dict[str, dict[str, Any]]:
     chosen = chosen or {name: {} for name in given}
     for name, params in chosen.items():
         known[name].check(params)
-    return chosen
+    return {known.label(name): params for name, params in chosen.items()}
 
 
 def _properties(only: Sequence[str] | None) -> list[str]:

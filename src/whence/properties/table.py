@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from whence.errors import ParameterError, did_you_mean
+from whence.methods import methods
 from whence.writing import Place, csv_text, page_written, written
 
 Verdict = Literal["yes", "no", "not refuted", "–"]
@@ -72,10 +73,10 @@ class AxiomTable(Mapping[tuple[str, str], Cell]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            self._known(key, self.methods, "method")
+            key = self._method(key)
             return {name: self.cells[key, name] for name in self.properties}
         method, name = key
-        self._known(method, self.methods, "method")
+        method = self._method(method)
         self._known(name, self.properties, "property")
         return self.cells[method, name]
 
@@ -89,6 +90,12 @@ class AxiomTable(Mapping[tuple[str, str], Cell]):
         return isinstance(other, AxiomTable) and dict(self.cells) == dict(other.cells)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _method(self, name: Any) -> str:
+        """A method of the table by its name, or by an alias."""
+        found = methods.label(name) if name not in self.methods and name in methods else name
+        self._known(found, self.methods, "method")
+        return str(found)
 
     def _known(self, name: Any, known: tuple[str, ...], noun: str) -> None:
         if name not in known:

@@ -17,7 +17,7 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
 from whence.evaluation.scoreboard import Scoreboard
-from whence.views.parts import maps
+from whence.views.parts import has_tokens, maps
 from whence.views.plot import pyplot, titled
 from whence.writing import csv_text, put
 
@@ -124,7 +124,7 @@ def draw(figure: Any, path: Path) -> None:
 
 
 def _is_text(a: Attribution) -> bool:
-    return isinstance(a.values, Tensor) and a.units is not None and a.values.dim() == 2
+    return isinstance(a.values, Tensor) and has_tokens(a) and a.values.dim() == 2
 
 
 FORMS: dict[str, Writer] = {

@@ -12,7 +12,7 @@ from whence.attribution import Attribution
 from whence.saying import clean
 from whence.views import pictures
 from whence.views.colours import share, solid, wash
-from whence.views.parts import Map, spelled
+from whence.views.parts import Map, has_tokens, spelled
 from whence.views.text import paragraphs
 
 _CELLS = 256  # a larger map is a picture, without the numbers on hover: pages of many maps must scroll
@@ -31,7 +31,7 @@ def row(a: Attribution, maps: list[Map]) -> str:
 
 
 def is_text(a: Attribution, maps: list[Map]) -> bool:
-    return len(maps) == 1 and maps[0].units is not None and maps[0].values.dim() == 1
+    return len(maps) == 1 and has_tokens(a) and maps[0].units is not None and maps[0].values.dim() == 1
 
 
 def text_row(a: Attribution, maps: list[Map]) -> str:
@@ -39,7 +39,7 @@ def text_row(a: Attribution, maps: list[Map]) -> str:
 
 
 def is_generated(a: Attribution, maps: list[Map]) -> bool:
-    return a.several and all(m.values.dim() == 1 and m.units is not None for m in maps)
+    return a.several and has_tokens(a) and all(m.values.dim() == 1 and m.units is not None for m in maps)
 
 
 def generated(a: Attribution, maps: list[Map]) -> str:
@@ -222,18 +222,18 @@ def _lines(lines: Sequence[str]) -> str:
 
 
 def numbers(a: Attribution, maps: list[Map]) -> str:
-    return f'<div style="{_GRID}">{"".join(figure(m.values, m.caption, not m.signed) for m in maps)}</div>'
+    return f'<div style="{_GRID}">{"".join(figure(m.values, m.caption, not m.signed, m.units) for m in maps)}</div>'
 
 
-def figure(values: Tensor, caption: str, ink: bool = False) -> str:
+def figure(values: Tensor, caption: str, ink: bool = False, names: Sequence[str] | None = None) -> str:
     """A map of numbers as coloured cells, with the numbers on hover."""
     grid = pictures.flat(values)
     wide = "grid-column:1/-1;max-width:none;" if grid.dim() < 2 else ""
-    shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink=ink)
+    shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink, names if grid.dim() == 1 else None)
     return f'<figure style="margin:0;{wide}">{shown}<figcaption style="{_SMALL}">{text(caption)}</figcaption></figure>'
 
 
-def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
+def heatmap(grid: Tensor, label: str = "", ink: bool = False, names: Sequence[str] | None = None) -> str:
     """A 2-D grid on one scale: cells with numbers on hover, or a picture where there are many."""
     rows, columns = grid.shape
     grid = grid.nan_to_num(0.0, 0.0, 0.0)
@@ -244,7 +244,7 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False) -> str:
         return f'<img alt="{text(label)}" style="width:100%;{strip}image-rendering:pixelated" src="{address}">'
     cells = "".join(
         f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{solid(value / largest, ink)}">'
-        f"<title>({y}, {x}): {value:.4g}</title></rect>"
+        f"<title>{f'({y}, {x})' if names is None else text(names[x])}: {value:.4g}</title></rect>"
         for y, line in enumerate(grid.tolist())
         for x, value in enumerate(line)
     )

@@ -102,6 +102,11 @@ def counted(count: int, one: str, more: str = "") -> str:
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
+def has_tokens(a: Attribution) -> bool:
+    """Whether units are tokens, to be read one after the other, and not names of features."""
+    return a.units is not None and not a.receipt.get("names")
+
+
 def spelled(unit: str) -> str:
     """A token as it is shown: without the space before it (or a tokenizer's sign for one), other spaces as signs."""
     bare = unit[1:] if len(unit) > 1 and unit[0] in "Ġ▁" else unit

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 from whence.attribution import Attribution
 from whence.saying import Painted, clean, joined, safe
 from whence.views.colours import share, solid
-from whence.views.parts import Map, counted, maps, notices, percent, probability_of, space_of, spelled, start_of
+from whence.views.parts import (
+    Map,
+    counted,
+    has_tokens,
+    maps,
+    notices,
+    percent,
+    probability_of,
+    space_of,
+    spelled,
+    start_of,
+)
 from whence.views.tables import NARROW, columns, folded
 from whence.views.tables import table as table
 
@@ -36,6 +47,8 @@ def coloured(stream: Any = None) -> bool:
 def describe(a: Attribution, colour: bool = False) -> str:
     """What was explained, and each row's strongest units; in colour, the text itself."""
     lines = [clean(repr(a)), *_noticed(notices(a))]
+    if a.receipt.get("method_chosen"):
+        lines.append(clean(f"(no method was named, and {a.receipt['method_chosen']})"))
     found = list(maps(a, _ROWS))
     last = None
     for part in found:
@@ -44,7 +57,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
             told = "" if a.several else f": target {clean(spelled(part.target))}, {part.scored}{start_of(a, part.row)}"
             lines.append(f"row {part.row}{told}")
             last = head
-        if colour and part.units is not None and part.values.dim() == 1 and not a.several:
+        if colour and has_tokens(a) and part.units is not None and part.values.dim() == 1 and not a.several:
             lines += _washed(part)
         if a.several:
             lines.append(_line(part))
