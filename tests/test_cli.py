@@ -511,7 +511,7 @@ def test_from_a_shell():
 
 def test_a_terminal_of_ascii_letters():
     done = subprocess.run(
-        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "gradient"],
+        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "input_x_gradient"],
         input=f"{TEXT} {TEXT} Who was it?\n", capture_output=True, text=True, timeout=120,
         env={**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip

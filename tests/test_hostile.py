@@ -62,7 +62,7 @@ def test_a_loaded_file_cannot_steer_the_terminal(loaded, colour, capsys, monkeyp
     assert not SHOWN.search(OWN.sub("", out))
 
 
-@pytest.mark.filterwarnings("ignore:constrained_layout")
+@pytest.mark.filterwarnings("ignore:constrained_layout", "ignore:Glyph")
 def test_a_loaded_file_cannot_steer_a_page_a_picture_or_a_table(loaded, tmp_path):
     both = whence.Comparison({HARM: loaded, "b": loaded})
     for found in (loaded, both):
