@@ -254,3 +254,14 @@ def test_an_interrupt_and_a_want_of_memory_pass() -> None:
 def test_a_model_that_fails_in_an_evaluation_says_so() -> None:
     with pytest.raises(whence.ModelError, match="The model raised RuntimeError in 'a'"):
         whence.evaluate(MLP, X[:, :5], methods=["gradient"], metrics=["comprehensiveness"])
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "smoothgrad", "guided_backprop"])
+@pytest.mark.parametrize("op", ["heaviside", "floor_divide"])
+def test_an_op_that_torch_cannot_differentiate_is_named(op, method):
+    def model(x):
+        return x + getattr(torch, op)(2 * x, torch.tensor(0.5))
+
+    with pytest.raises(whence.ModelError, match=f"{method} needs the derivative of '{op}'.*\n.*deeplift"):
+        whence.explain(model, torch.randn(2, 3), method=method, target=0)
+    whence.explain(model, torch.randn(2, 3), method="leave_one_out", target=0)

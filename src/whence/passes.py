@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ class Plan:
 
 
 IN_PLACE = "modified by an inplace operation"
+_NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?(\w+) is not implemented")
 
 
 def run(subject: Subject, plan: Plan) -> Pass:
@@ -365,6 +367,11 @@ class Pass:
             score = self.positive_score() if positive else None
             columns = self.columns(list(self.leaves.values()), rules, again=again, score=score, start=start)
         except (RuntimeError, Overwritten) as error:
+            if (op := _NO_DERIVATIVE.search(str(error))) is not None:
+                raise ModelError(
+                    f"{self.subject.method} needs the derivative of {op[1]!r}, which torch does not have.\n"
+                    "  Choose deeplift, lrp or a method that removes units, or write the model without this op."
+                ) from error
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 return self._opened().pull(rules, again=again, positive=positive, start=start)
             self.subject.notes.take_back(self.flow)
