@@ -112,7 +112,7 @@ MAKERS: dict[str, Any] = {
     ),
     "dense": lambda: whence.explain(lambda x: x[:, :, None], torch.ones(2, 3), method="gradient", target=(1, 0)),
     "function": lambda: whence.explain(lambda x: x, torch.ones(2, 3), method="gradient", target=lambda y: y[:, 0]),
-    "bf16": lambda: whence.explain(lambda x: x, torch.ones(2, 3).bfloat16(), method="smoothgrad", samples=2, target=0),
+    "bf16": lambda: whence.explain(lambda x: x, torch.eye(2, 3).bfloat16(), method="smoothgrad", samples=2, target=0),
 }
 
 
