@@ -120,3 +120,21 @@ def test_experts_chosen_token_by_token_are_explained_as_grouped_ones(rule: str) 
     if rule == "rescale":
         close(batched.values, found.values, 1e-4)
     assert float(batched.gap.max()) < 1e-5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["rollout", "generic_attention", "transformer_attribution", "attcat"])
+def test_attention_of_reversible_layers_is_refused(method: str) -> None:
+    """Without a mask, their function has one tensor and a cache; its own derivative refuses in eval mode."""
+    with pytest.raises(whence.WhenceError):
+        whence.explain(built("reformer"), words()["input_ids"], method=method, target=0)
+
+
+@pytest.mark.parametrize("method", ["rollout", "generic_attention", "transformer_attribution", "attcat"])
+def test_tokens_beside_their_neighbours_keep_their_places(method: str) -> None:
+    """MobileBERT gives its first layer each token's embedding with those on its left and right."""
+    config = hf.MobileBertConfig(
+        **WORDS, **SMALL, embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8, num_feedforward_networks=2,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = make(hf.MobileBertForSequenceClassification, config, "eager")
+    assert whence.explain(model, words(), method=method, target=0).values.shape == (2, 8)

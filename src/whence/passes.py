@@ -30,6 +30,7 @@ from whence.errors import (
     NoAttention,
     NoRule,
     TargetError,
+    WhenceError,
 )
 
 if TYPE_CHECKING:
@@ -373,22 +374,27 @@ class Pass:
                     "  Choose deeplift, lrp or a method that removes units, or write the model without this op."
                 ) from error
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
-                return self._opened().pull(rules, again=again, positive=positive, start=start)
+                return self._opened(error).pull(rules, again=again, positive=positive, start=start)
             self.subject.notes.take_back(self.flow)
             self.subject.notes.plain = False
             anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
             return anew.pull(rules, positive=positive, start=start)
-        except Exception:
-            return self._opened().pull(rules, again=again, positive=positive, start=start)
+        except Exception as error:
+            return self._opened(error).pull(rules, again=again, positive=positive, start=start)
         if not positive and all(m is None for column in columns for m in column):
             raise _independent(self.subject)
         return self.gathered(columns)
 
-    def _opened(self) -> Pass:
+    def _opened(self, error: Exception) -> Pass:
         """The pass anew where a function of the model's own did not differentiate itself; else raise what it raised."""
         notes = self.subject.notes
+        if self.flow.closed and notes.opens and not isinstance(error, WhenceError):
+            raise ModelError(
+                f"The model's own {' and '.join(sorted(self.flow.closed))} has no derivative here. It raised "
+                f"{type(error).__name__}: {error}\n  Choose a method that reads outputs alone, such as occlusion."
+            ) from error
         if notes.opens or not self.flow.closed:
-            raise
+            raise error
         notes.take_back(self.flow)
         notes.opens = True
         return run(self.subject, self.plan)

@@ -244,6 +244,9 @@ class Tokens:
             return torch.where(highest > 0, lowest, NONE).unsqueeze(-1)
         if numbers.dim() == 2:
             return self._whole(lowest, low).unsqueeze(-1)
+        own = self._numbers(low, numbers.device).view(self.rows, -1, 1)
+        if own.shape[:2] == numbers.shape[:-1] and bool((numbers == own).any(-1).all()):
+            return own  # each with its neighbours beside it
         return self._patches(lowest, low).unsqueeze(-1)
 
     def _whole(self, numbers: Tensor, source: Source) -> Tensor:
@@ -268,7 +271,8 @@ class Tokens:
             index = index * len(distinct) + place
         shape = [n for n in shape if n > 1] or [1]
         made = self._source(source.name, tuple(shape), (source, "merged"))
-        if made.size == 1 or len(corner.unique()) != self.rows * made.size:
+        twice = corner.dim() == 2 and len(corner.unique()) != corner.numel()  # at an edge, say
+        if made.size == 1 or twice or len(corner.unique()) != self.rows * made.size:
             return torch.full_like(corner, LOST)
         return made.first + row * made.size + index
 
