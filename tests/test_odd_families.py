@@ -122,7 +122,7 @@ def test_experts_chosen_token_by_token_are_explained_as_grouped_ones(rule: str) 
     assert float(batched.gap.max()) < 1e-5  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("method", ["rollout", "generic_attention", "transformer_attribution", "attcat"])
+@pytest.mark.parametrize("method", ["rollout", "generic_attention", "attcat"])
 def test_attention_of_reversible_layers_is_refused(method: str) -> None:
     """Without a mask, their function has one tensor and a cache; its own derivative refuses in eval mode."""
     with pytest.raises(whence.WhenceError):
