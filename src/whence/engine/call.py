@@ -140,6 +140,8 @@ class Call:
 
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
+        if self.family == "batch_norm" and isinstance(m, Tensor):
+            m = m.contiguous()  # see writes.in_rows
         if self.family in _REBUILT or not self.inputs[0].requires_grad:
             return self.derivative_at(self.x, m)  # x, which says so if the model has overwritten it
         return _pulled(self.outputs, self.inputs, m)

@@ -37,6 +37,7 @@ from whence.engine.scope import observe
 from whence.engine.sites import Sites
 from whence.engine.writes import (
     checkpointing,
+    in_rows,
     makes_constants,
     out_of_place,
     protected,
@@ -277,7 +278,7 @@ class Flow(TorchFunctionMode):
         self._remember(spelled, args, kwargs)
         used, named = tuple(map(self._bare, args)), {key: self._bare(a) for key, a in kwargs.items()}
         given, named = protected(spelled.name, used, named)
-        result = func(*given, **named)
+        result = in_rows(spelled.name, func(*given, **named))
         return args[0] if spelled.writes and args and result is used[0] else result
 
     def _bare(self, value: Any) -> Any:
@@ -448,7 +449,7 @@ class Flow(TorchFunctionMode):
         elif call is not None and ruled:
             result = self._by_rule(call, target, live, rule if self._ahead else None)
         else:
-            result = func(*args, **kwargs)
+            result = in_rows(spelled.name, func(*args, **kwargs))
             if call is not None and pairs:
                 carry(call, live, pairs, result)
         self._tape.born(result)

@@ -17,6 +17,16 @@ def makes_constants(name: str) -> bool:
 UNSAID_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
 
 
+def in_rows(name: str, result: Any) -> Any:
+    """A batch norm's output whose signal comes back in rows of memory.
+
+    Of a single row laid out channels last, as a patch embedding's is, torch 2.13 computes another derivative.
+    """
+    if name == "batch_norm" and isinstance(result, Tensor) and result.requires_grad and len(result) == 1:
+        result.register_hook(Tensor.contiguous)
+    return result
+
+
 LENDS = frozenset("numpy array dlpack storage untyped_storage".split())
 _RANDOM = frozenset(
     """rand randn randint randperm rand_like randn_like randint_like normal uniform random exponential geometric cauchy
