@@ -285,8 +285,8 @@ class _Sum(_Named):
             for t, value in zip(terms, values, strict=True)
         ]
         lost = None if shares else self.divide.lost(r, s, y)
-        constant = next((t.value for t in terms if t.place is None), None)
-        if constant is not None:  # where it adds 0, as a mask does to what it shows, nothing is divided
+        constant = next((t.value for t in terms if t.place is None and t.only_hides), None)
+        if constant is not None:  # where a mask adds 0, to what it shows, nothing is divided
             parts = [
                 p if t.place is None else torch.where(constant == 0, r, p) for t, p in zip(terms, parts, strict=True)
             ]
@@ -323,6 +323,11 @@ class _Term:
     def hides(self) -> bool:
         """Whether it is a mask."""
         return self.place is None and not self.bias and bool((self.value < _HIDING).any())
+
+    @property
+    def only_hides(self) -> bool:
+        """Whether it changes nothing but what it hides."""
+        return not self.bias and bool(((self.value == 0) | (self.value < _HIDING)).all())
 
     @property
     def kind(self) -> str:
