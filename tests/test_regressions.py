@@ -429,9 +429,10 @@ def test_named_tuples_scalars_and_integers_as_outputs() -> None:
 
 
 def test_one_dimensional_inputs_and_numpy_numbers() -> None:
-    a = explain(
-        lambda x: x * 2, X[:, 0], method="smoothgrad", samples=np.int64(3), noise=np.float32(0.1), seed=np.arange(3)
-    )
+    with pytest.warns(whence.WhenceWarning, match="range is 0"):  # of one number
+        a = explain(
+            lambda x: x * 2, X[:, 0], method="smoothgrad", samples=np.int64(3), noise=np.float32(0.1), seed=np.arange(3)
+        )
     assert a.values.shape == (3,)
     assert explain(lambda x: x * 2, X, target=0, batch_size=np.int64(2), baseline=np.float32(0)).values.shape == X.shape
     explain(lambda x, temperature: x / temperature, {"x": X, "temperature": torch.tensor(2.0)}, target=0)

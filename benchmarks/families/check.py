@@ -29,6 +29,9 @@ VERDICTS = ("ok", "clear error", "gap", "rows ≠", "disagreement", "raw traceba
 COMPLETE = {"integrated_gradients": 0.01, "deeplift": 0.0}  # what each promises of its gap, beyond rounding
 
 
+ABOUT = {"integrated_gradients": "tolerance", "deeplift": "", "lrp": ""}  # what a warning of a gap speaks of
+
+
 @dataclass
 class Cell:
     verdict: str = "ok"
@@ -124,7 +127,9 @@ def blame(error: BaseException) -> tuple[str, str]:
 
 def _answer(here: Made, name: str, cell: Cell, heard: list[warnings.WarningMessage]) -> None:
     a = explain(here, name, here.inputs)
-    warned = next((str(w.message) for w in heard if issubclass(w.category, WhenceWarning)), "")
+    said = [str(w.message) for w in heard if issubclass(w.category, WhenceWarning)]
+    about = ABOUT.get(name, "")
+    warned = next((words for words in said if about in words), "")
     if name in ATTENTION and not here.case.attends:
         cell.worsen("disagreement", None, "there is no attention, and there are values")
         return

@@ -260,6 +260,8 @@ class Reading:
             if columns[0][place] is not None:
                 turn = _rows_first(leaf, self.subject.rows)
                 norms = [turn(_norms(column[place])) for column in columns]  # type: ignore[arg-type]
+                if len(norms[0]) != self.subject.rows:
+                    continue  # several states per row, as MobileViT has them: the maps' own gradients tell
                 self.left[layer] = (self._state_of(leaf, streams), norms)
         for stream, _ in self.left.values():  # what came after the last state that is read does nothing for the score
             read = [n for n, m in enumerate(self.maps) if m.layer in self.left and m.query == stream]

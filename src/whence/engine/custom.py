@@ -100,6 +100,9 @@ def opened(cls: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return found
 
 
+WRITES = "writes"  # said of a function that changes its argument in place, and is left as it is
+
+
 def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> str | None:
     """The family of a function each of whose entries depends on the same entry of its one tensor; None if it does not.
 
@@ -112,13 +115,21 @@ def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> st
     if not x.is_floating_point() or x.numel() < 2:
         return None
 
+    written = False
+
     def at(point: Tensor) -> Any:
-        return run(point.clone(), *args[1:], **kwargs)
+        nonlocal written
+        handed = point.clone()
+        found = run(handed, *args[1:], **kwargs)
+        written |= not torch.equal(handed, point)
+        return found
 
     other = x.flatten().roll(1).view_as(x) * 0.5 - 0.25
     some = torch.arange(x.numel(), device=x.device).remainder(3).view_as(x) == 0
     with torch.no_grad(), torch._C.DisableTorchFunction():
         y, there, mixed = at(x), at(other), at(torch.where(some, x, other))
+        if written:
+            return WRITES
         if not all(isinstance(t, Tensor) and t.shape == x.shape and t.dtype == x.dtype for t in (y, there, mixed)):
             return None
         if not _near(mixed, torch.where(some, y, there), 8 * torch.finfo(x.dtype).eps):

@@ -345,6 +345,9 @@ class Flow(TorchFunctionMode):
         if not live:
             return plain(*args, **kwargs)
         family = custom.elementwise(plain, args, kwargs) if ruled else None
+        if family == custom.WRITES:
+            self.closed.add(cls.__name__)
+            return plain(*args, **kwargs)
         if family is not None:
             spelled = Spelling(cls.__name__, writes=False, inplace_at=None, metadata=False, family=family)
             with torch._C.DisableTorchFunction():  # as in the handler
