@@ -54,11 +54,11 @@ def test_the_mean_does_not_depend_on_how_samples_are_grouped() -> None:
 
 
 def test_the_explained_class_is_the_clean_inputs() -> None:
-    w = torch.tensor([[1.0, -1.0]]).double()
-    x = torch.tensor([[0.1]]).double()
-    found = whence.explain(lambda x: x @ w, x.expand(1, 1), method="smoothgrad", noise=0.5, samples=50)
+    w = torch.tensor([[1.0, -1.0], [0.0, 0.0]]).double()
+    x = torch.tensor([[0.1, 1.1]]).double()  # a range of 1, so that the noise turns the first feature's sign over
+    found = whence.explain(lambda x: x @ w, x, method="smoothgrad", noise=0.5, samples=50)
     assert found.target.tolist() == [0]
-    assert float(found.values) == pytest.approx(1.0)
+    assert found.values.tolist() == [[pytest.approx(1.0), 0.0]]
 
 
 def test_padding_takes_no_part_in_range_or_noise() -> None:
