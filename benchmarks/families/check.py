@@ -189,7 +189,7 @@ def _complete(here: Made, name: str, a: Any, cell: Cell, warned: str) -> None:
     total = sum(v.double().flatten(1).sum(1) if v.dim() > 1 else v.double() for v in values.values())
     score = here.score.double()
     before = a.baseline_value.double()
-    if not a.receipt.get("baseline"):
+    if set(a.receipt.get("baseline") or ["zero"]) == {"zero"}:
         plain = independent.at_zero(here.model, here.inputs, here.case.target, list(values)).double()
         if (off := float((before - plain).abs().max() / score.abs().max())) > 10 * here.rtol:
             cell.worsen("disagreement", off, "baseline_value is not the model's score at 0")
