@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,10 +29,11 @@ class Rewritten:
     name: str
     function: nn.Module
     tells: bool
+    counts: deque[int] | None = None  # how many ops were rewritten at the last run, where they are counted
 
     def applied(self) -> bool:
         """Whether anything was rewritten at its last run."""
-        return not isinstance(self.function, _Respelled) or self.function.told.last > 0
+        return self.counts is None or any(self.counts)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Rewrite:
     tells: bool
 
     def of(self, function: nn.Module) -> Rewritten:
-        return Rewritten(self.name, _Respelled(function, self), self.tells)
+        counts: deque[int] = deque(maxlen=1)
+        return Rewritten(self.name, _Respelled(function, self, counts.append), self.tells, counts)
 
 
 rewrites: dict[str, Rewrite] = {}
@@ -147,23 +150,20 @@ def _neighbour_of(p: Tensor) -> Tensor:
 
 
 class _Respelled(nn.Module):
-    """A function whose ops of some families are written in another way; `count` says how many were, of the last run."""
+    """A function whose ops of some families are written in another way.
 
-    def __init__(self, function: nn.Module, rewrite: Rewrite) -> None:
+    It tells how many were by a function, because whatever a module holds is put back after each run.
+    """
+
+    def __init__(self, function: nn.Module, rewrite: Rewrite, tell: Callable[[int], None]) -> None:
         super().__init__()
-        self.function, self.rewrite, self.told = function, rewrite, _Count()
+        self.function, self.rewrite, self.tell = function, rewrite, tell
 
     def forward(self, **given: Any) -> Tensor:
         with _Mode(self.rewrite) as mode:
             found: Tensor = self.function(**given)
-        self.told.last = mode.count
+        self.tell(mode.count)
         return found
-
-
-class _Count:
-    """Kept outside the module, whose attributes are put back after each run."""
-
-    last = 0
 
 
 class _Mode(TorchFunctionMode):
