@@ -244,7 +244,8 @@ def test_a_transformer_gives_a_full_table() -> None:
     assert table.methods == tuple(whence.methods)
     assert len(table) == len(whence.methods) * len(properties)
     assert [key for key, cell in table.items() if cell.verdict == "–"] == []
-    assert table["raw_attention", "implementation_invariance"].verdict == "no"  # its keys are in another order
+    assert table["raw_attention", "implementation_invariance"].verdict == "yes"  # keys are followed into another order
+    assert table["deeplift", "implementation_invariance"].verdict == "no"
     assert table["integrated_gradients", "completeness"].verdict == "yes"
 
 

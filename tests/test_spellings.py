@@ -240,8 +240,8 @@ WITHOUT = frozenset(
     adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices""".split()
 ) | {name for name in FAMILIES["linear"]["fourier"].split() if name not in ("fft_fft", "fft_rfft")}
 METHODS_ALONE = frozenset(
-    "contiguous to cpu float double half bfloat16".split()
-)  # methods of tensors that take no keyword here
+    "contiguous to cpu float double half bfloat16 custom".split()
+)  # methods of tensors that take no keyword here, and what no function of torch is
 ALIASES = {"input": ("x", "a", "x1", "self"), "other": ("x2",), "dim": ("axis",), "keepdim": ("keepdims",)}
 PLACES = (torch, F, Tensor, torch.ops.aten)
 
