@@ -452,7 +452,7 @@ def metaspace() -> Any:
 
 
 def test_byte_level_tokens_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = built("GPT2LMHeadModel", "GPT2Config", 300, n_embd=16, n_layer=2, n_head=2, n_positions=48, eos_token_id=0)
+    model = built("GPT2LMHeadModel", "GPT2Config", 310, n_embd=16, n_layer=2, n_head=2, n_positions=48, eos_token_id=0)
     lm = whence.load(stored(tmp_path / "m", model, bytes_of(tmp_path)))
     text = "a clever 中 é\n film"
     a = whence.explain(lm, text, method="input_x_gradient")
@@ -473,6 +473,8 @@ def test_byte_level_tokens_are_shown_as_text(tmp_path: Path, capsys: pytest.Capt
     every = whence.explain(lm, text, method="input_x_gradient", target=" 中")  # tokens that are written, too
     assert every.labels == [[" ", "中⟨1/3⟩", "中⟨2/3⟩", "中⟨3/3⟩"]]
     assert every.units[0][-3:] == [" ", "中⟨1/3⟩", "中⟨2/3⟩"]
+    beyond = whence.explain(lm, text, method="input_x_gradient", target=305)  # vocabularies are often padded
+    assert beyond.labels == ["⟨305⟩"]
 
 
 @pytest.mark.parametrize(

@@ -613,3 +613,9 @@ def test_data_sets_are_arrays_and_frames_too() -> None:
     expected = whence.evaluate(RELU, X, **call)["gradient", "comprehensiveness"].value
     for data in (X.numpy(), X.tolist(), Frame(dict(zip(NAMES, X.T.numpy(), strict=True)))):
         assert whence.evaluate(RELU, data, **call)["gradient", "comprehensiveness"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("names", [5, {"input": 7}, "abc", [1, 2, 3]])
+def test_names_that_are_none(names):
+    with pytest.raises(whence.InputError, match="names= holds something other than strings"):
+        whence.explain(lambda x: x, torch.ones(2, 3), method="gradient", target=0, names=names)

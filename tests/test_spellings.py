@@ -406,3 +406,41 @@ def test_cuts_and_writes_by_keyword() -> None:
     for method in METHODS:
         plain = whence.explain(lambda x: torch.relu(x * x.detach()).sum(1, keepdim=True), X, method=method, target=0)
         close(whence.explain(model, X, method=method, target=0).values, plain.values, 1e-12)
+
+
+_W, _V, _B = (torch.linspace(-1, 1, n).double().sin().mul(3).roll(5) for n in (36, 18, 6))
+_W, _V = _W.view(6, 6), _V.view(6, 3)
+SAME: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "linalg.matmul": (
+        lambda x: torch.linalg.matmul(torch.linalg.matmul(x, _W).relu(), _V), lambda x: (x @ _W).relu() @ _V,
+    ),
+    "multi_dot": (lambda x: torch.linalg.multi_dot([x, _W, _V]), lambda x: x @ _W @ _V),
+    "addmm, scaled": (
+        lambda x: torch.addmm(_B, x, _W, beta=2, alpha=0.5).relu() @ _V,
+        lambda x: ((x @ _W) * 0.5 + _B * 2).relu() @ _V,
+    ),
+    "baddbmm": (
+        lambda x: torch.baddbmm(_B, x[:, None], _W.expand(len(x), 6, 6), beta=0)[:, 0].relu() @ _V,
+        lambda x: torch.bmm(x[:, None], _W.expand(len(x), 6, 6))[:, 0].relu() @ _V,
+    ),
+    "special.softmax": (
+        lambda x: (torch.special.softmax(x @ _W, dim=-1) * (x @ _W)) @ _V,
+        lambda x: (torch.softmax(x @ _W, -1) * (x @ _W)) @ _V,
+    ),
+    "special.erf": (
+        lambda x: (x * 0.5 * (1 + torch.special.erf(x / 2**0.5))) @ _V,
+        lambda x: (x * 0.5 * (1 + torch.erf(x / 2**0.5))) @ _V,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", SAME)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("gradient", {}), ("deeplift", {}), ("deeplift", {"rule": "reveal_cancel"}), ("attnlrp", {}), ("lrp", {}),
+     ("lrp", {"composite": "gamma"}), ("lrp", {"composite": "z_plus"})],
+)  # fmt: skip
+def test_names_of_one_function_are_one_op(spelling: str, method: str, options: dict[str, str]) -> None:
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
+    one, other = (whence.explain(f, x, method=method, target=0, **options).values for f in SAME[spelling])
+    assert float((one - other).abs().max()) <= 1e-12 * float(other.abs().max())

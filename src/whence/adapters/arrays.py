@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -159,7 +159,8 @@ def named_features(
     for name, words in names.items():
         if str(name) not in inputs:
             raise InputError(f"names= is for {name!r}, which is no input.\n  There are {', '.join(map(repr, inputs))}.")
-        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        words = list(words) if isinstance(words, Iterable) else [words]
+        if isinstance(names[name], str) or not all(isinstance(word, str) for word in words):
             raise InputError("names= holds something other than strings.\n  Give one name for each feature.")
         shape = tuple(getattr(inputs[str(name)], "shape", ()))
         if len(shape) != 2 or shape[1] != len(words):

@@ -26,12 +26,13 @@ _BYTES = _alphabet()
 
 
 def texts_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Each token as the text that it stands for, with its spaces."""
-    tokens = list(tokenizer.convert_ids_to_tokens(list(ids)))
+    """Each token as the text that it stands for, with its spaces; an id that the tokenizer does not have is ⟨310⟩."""
+    known = list(tokenizer.convert_ids_to_tokens(list(ids)))
+    tokens = [f"⟨{int(number)}⟩" if token is None else token for number, token in zip(ids, known, strict=True)]
     read = _reader(tokenizer, tokens)
     if read is None:
         return [token.removesuffix(_END) or token for token in tokens]
-    alone = _alone(tokenizer)
+    alone = _alone(tokenizer) | {int(number) for number, token in zip(ids, known, strict=True) if token is None}
     found: list[str] = []
     run: list[bytes] = []
     for number, token in zip(ids, tokens, strict=True):

@@ -6,6 +6,7 @@ plain gradients need not pay for it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -242,6 +243,12 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + tensor1 / tensor2 * value
 
 
+def chain(*matrices: Any) -> Tensor:
+    """torch.chain_matmul(a, b, c), torch.linalg.multi_dot([a, b, c]): one product after the other."""
+    given = matrices[0] if isinstance(matrices[0], list | tuple) else matrices
+    return functools.reduce(torch.matmul, given)
+
+
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     return input * beta + (batch1 @ batch2).sum(0) * alpha
 
@@ -398,6 +405,7 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     "l1_loss": l1_loss,
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
     "addbmm": addbmm,
+    **dict.fromkeys(("chain_matmul", "linalg_multi_dot"), chain),
     "addcmul": addcmul,
     "bilinear": bilinear,
     **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), grouped_mm),
@@ -441,6 +449,12 @@ def _two_live_factors(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
     return len(live) > 1 or any(args[0] is t for t in live)
 
 
+def _no_dense_layer(args: Any, kwargs: Any, live: Sequence[Tensor]) -> bool:
+    """More than a constant matrix and a bias, or either of them scaled."""
+    scaled = kwargs.get("alpha", 1) != 1 or kwargs.get("beta", 1) != 1
+    return scaled or _two_live_factors(args, kwargs, live)
+
+
 # which calls of an op have the form that is written out
 _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
     **dict.fromkeys(("clamp", "clip"), lambda args, kwargs, live: len(live) > 1),  # with bounds that are live
@@ -448,7 +462,9 @@ _FORMS: dict[str, Callable[[Any, Any, Sequence[Tensor]], bool]] = {
         ("norm", "linalg_vector_norm"),
         lambda args, kwargs, live: _order(args, kwargs) in (1, math.inf) and not args[0].is_complex(),
     ),
-    **dict.fromkeys("addmm addmv baddbmm addbmm addcmul addcdiv lerp".split(), _two_live_factors),
+    **dict.fromkeys("addcmul addcdiv lerp".split(), _two_live_factors),
+    **dict.fromkeys("addmm addmv addbmm".split(), _no_dense_layer),
+    "baddbmm": lambda args, kwargs, live: True,
     **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), _by_group),
     "cross_entropy": _labels,
     "binary_cross_entropy_with_logits": _plain_loss(binary_cross_entropy_with_logits),

@@ -187,6 +187,9 @@ def _spell(function: Any) -> Spelling:
         name, writes = name[:-1], name != "requires_grad_"
     if name.startswith("_") and name[1:] in _FAMILY_OF:  # F.threshold arrives as _threshold
         name = name[1:]
+    if name.startswith("special_") and name[8:] in _FAMILY_OF:  # torch.special.erf is torch.erf
+        name = name[8:]
+    name = "matmul" if name == "linalg_matmul" else name
     if raw.startswith("__r") and dunder and name[1:] in _REFLECTED:
         name = _REFLECTED[name[1:]]
     metadata = raw in _METADATA_DUNDERS or (name in _METADATA and raw not in ("float", "int"))
