@@ -475,6 +475,9 @@ def test_byte_level_tokens_are_shown_as_text(tmp_path: Path, capsys: pytest.Capt
     assert every.units[0][-3:] == [" ", "中⟨1/3⟩", "中⟨2/3⟩"]
     beyond = whence.explain(lm, text, method="input_x_gradient", target=305)  # vocabularies are often padded
     assert beyond.labels == ["⟨305⟩"]
+    for wrong in (-1, (0, 5), True):
+        with pytest.raises(whence.TargetError, match="is not the id of a token.\n.*predicted token"):
+            whence.explain(lm, text, method="input_x_gradient", target=wrong)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -199,7 +200,7 @@ class Wrapped:
         elif self.task == "fill-mask":
             target = [_at_mask(self.tokenizer, t, w) for t, w in zip(tokens, wanted, strict=True)]
         elif self.task == "text-generation":
-            target = [(len(t) - 1, w) for t, w in zip(tokens, wanted, strict=True)]
+            target = [(len(t) - 1, _token_id(w)) for t, w in zip(tokens, wanted, strict=True)]
         facts = text_facts(tokens, inputs)
         _check_places(tokens, target)
         if self.task in ("fill-mask", "text-generation"):
@@ -295,6 +296,19 @@ class Wrapped:
                 f"target={piece!r} is {len(ids)} tokens of this model.\n  Give a text of one token, or its id."
             )
         return int(ids[0])
+
+
+def _token_id(wanted: Any) -> int | None:
+    """A token's number as the target of a language model's next position; None is the predicted one."""
+    if wanted is None:
+        return None
+    if not isinstance(wanted, Integral) or isinstance(wanted, bool) or wanted < 0:
+        raise TargetError(
+            f"target={wanted!r} is not the id of a token.\n"
+            "  Give an id from 0 on, the text that goes on, or a function of the output; "
+            "leave it out for the predicted token."
+        )
+    return int(wanted)
 
 
 def text_facts(tokens: Sequence[Tokens], inputs: Mapping[str, Tensor]) -> dict[str, list[Any]]:
