@@ -226,6 +226,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "binary_cross_entropy_with_logits": {**one(M, target=const(3, 4).sigmoid()), "-reduction": "sum"},
     "l1_loss": {**one(M, target=const(3, 4)), "-reduction": "sum"},
     "logsumexp": one(A, dim=2, keepdim=True), "std": one(A, dim=2, unbiased=False, keepdim=True),
+    **dict.fromkeys(("var_mean", "std_mean"), one(A, dim=2, unbiased=False, keepdim=True)),
     "var": one(A, dim=2, unbiased=False, keepdim=True), "cdist": {"x1": A, "x2": B, "p": 2.0},
     "dist": one(A, other=B, p=2), "hypot": one(A, other=B), "mse_loss": {**one(M, target=const(3, 4)),
         "-reduction": "sum"},
@@ -410,6 +411,22 @@ def test_cuts_and_writes_by_keyword() -> None:
 
 _W, _V, _B = (torch.linspace(-1, 1, n).double().sin().mul(3).roll(5) for n in (36, 18, 6))
 _W, _V = _W.view(6, 6), _V.view(6, 3)
+
+
+def _normed(h: Tensor, variance: Tensor, mean: Tensor) -> Tensor:
+    return (h - mean) * torch.rsqrt(variance + 1e-5)
+
+
+def _norm(x: Tensor) -> Tensor:
+    h = x @ _W
+    return _normed(h, h.var(-1, correction=0, keepdim=True), h.mean(-1, keepdim=True)) @ _V
+
+
+def _norm_by_both(x: Tensor) -> Tensor:
+    h = x @ _W
+    return _normed(h, *torch.var_mean(h, -1, correction=0, keepdim=True)) @ _V
+
+
 SAME: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "linalg.matmul": (
         lambda x: torch.linalg.matmul(torch.linalg.matmul(x, _W).relu(), _V), lambda x: (x @ _W).relu() @ _V,
@@ -426,6 +443,11 @@ SAME: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] =
     "special.softmax": (
         lambda x: (torch.special.softmax(x @ _W, dim=-1) * (x @ _W)) @ _V,
         lambda x: (torch.softmax(x @ _W, -1) * (x @ _W)) @ _V,
+    ),
+    "var_mean": (_norm_by_both, _norm),
+    "native_layer_norm": (
+        lambda x: torch.native_layer_norm(x @ _W, (6,), None, None, 1e-5)[0] @ _V,
+        lambda x: F.layer_norm(x @ _W, (6,)) @ _V,
     ),
     "special.erf": (
         lambda x: (x * 0.5 * (1 + torch.special.erf(x / 2**0.5))) @ _V,

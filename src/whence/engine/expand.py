@@ -243,6 +243,27 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + tensor1 / tensor2 * value
 
 
+def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """torch.var_mean, torch.std_mean: two functions of one tensor."""
+
+    def both(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        dim = kwargs.get("dim", args[0] if args and not isinstance(args[0], bool) else None)
+        keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+        return spread(input, *args, **kwargs), torch.mean(input, dim, keepdim=bool(keepdim))
+
+    return both
+
+
+def native_layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """With the mean and the scale that it divides by."""
+    dims = tuple(range(-len(normalized_shape), 0))
+    scale = torch.rsqrt(torch.var(input, dims, correction=0, keepdim=True) + eps)
+    out = F.layer_norm(input, list(normalized_shape), weight, bias, eps)
+    return out, torch.mean(input, dims, keepdim=True), scale
+
+
 def chain(*matrices: Any) -> Tensor:
     """torch.chain_matmul(a, b, c), torch.linalg.multi_dot([a, b, c]): one product after the other."""
     given = matrices[0] if isinstance(matrices[0], list | tuple) else matrices
@@ -406,6 +427,9 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
     "addbmm": addbmm,
     **dict.fromkeys(("chain_matmul", "linalg_multi_dot"), chain),
+    "var_mean": with_mean(torch.var),
+    "std_mean": with_mean(torch.std),
+    "native_layer_norm": native_layer_norm,
     "addcmul": addcmul,
     "bilinear": bilinear,
     **dict.fromkeys(("grouped_mm", "transformers::grouped_mm_fallback"), grouped_mm),
