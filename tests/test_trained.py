@@ -40,13 +40,13 @@ def assert_smooth(case: Trained, output: str, steps: int) -> None:
     assert float(good.float().mean()) >= 0.98
 
 
-def assert_kinked(case: Trained, output: str, steps: int, flagged: float) -> None:
-    """Every row that is not flagged is within 1 % (and what the yardstick may be off), and few are flagged."""
+def assert_kinked(case: Trained, output: str, steps: int, flagged: float, yardstick: float = 0.001) -> None:
+    """Every row that is not flagged is within 1 % and what the yardstick may be off, and few are flagged."""
     a = explained(case, output=output, max_steps=512)
     fine = explained(case, output=output, rule="midpoint", steps=steps)
     assert a.receipt["scheme"] == "jumps"
     converged = torch.tensor(a.receipt["converged"])
-    assert float(errors(a, fine)[converged].max()) <= 0.011
+    assert float(errors(a, fine)[converged].max()) <= 0.01 + yardstick
     assert float((~converged).float().mean()) <= flagged
 
 
@@ -79,7 +79,7 @@ def test_minilm_on_pairs_of_sentences() -> None:
 @LOGIT_AND_PROBABILITY
 def test_resnet_20_on_cifar(output: str) -> None:
     present(trained.DATA / "cifar10_resnets")
-    assert_kinked(trained.resnet20(8), output, steps=768, flagged=0.5)
+    assert_kinked(trained.resnet20(8), output, steps=768, flagged=0.5, yardstick=0.005)  # 768 points are few here
 
 
 # ---- DeepLIFT ----
