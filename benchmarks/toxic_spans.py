@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import whence
 from benchmarks.trained import DATA
 from whence.metrics.segmentation import average_precision
-from whence.progress import steps
+from whence.util.progress import steps
 from whence.views.tables import table
 
 TOKENS, BATCH = 256, 32  # what the model was trained with; posts per call

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from whence import Call, baselines
 from whence.adapters.tensors import adapt
-from whence.engine.closed import REFERENCE_RULES as REFERENCE
 from whence.engine.expand import EXPANSIONS
 from whence.engine.scope import scope
 from whence.passes import Pass
+from whence.rules.closed_forms import REFERENCE_RULES as REFERENCE
 from whence.subject import Subject
 from whence.targets import read_target
 

@@ -13,7 +13,7 @@ import whence
 from tests.engine_tools import EVERY, run
 from tests.hf import FAMILIES
 from tests.models import CASES, close
-from whence.engine.capture import Site, layer_of, layers
+from whence.engine.captures import Site, layer_of, layers
 
 
 def wants_attention(site: Site) -> bool:

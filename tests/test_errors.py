@@ -225,7 +225,7 @@ def test_what_a_model_raises_is_its_own_and_what_we_raise_is_not(method: str, mo
             whence.explain(MLP, inputs, method=method)
         assert isinstance(caught.value.__cause__, RuntimeError)
 
-    monkeypatch.setattr("whence.engine.propagate.family_of", complex)  # a mistake of the engine's
+    monkeypatch.setattr("whence.engine.flow.family_of", complex)  # a mistake of the engine's
     with pytest.raises(TypeError, match="complex"):
         whence.explain(MLP, X, method=method)
 

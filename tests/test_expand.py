@@ -75,7 +75,7 @@ def test_grouped_queries_and_keyword_spelling() -> None:
 
 
 def test_attention_as_one_rule_has_its_queries_keys_values_and_rebuilds_its_maps() -> None:
-    from whence.engine.attention import attention_maps
+    from whence.engine.expand.attention import attention_maps
 
     seen = []
 
@@ -346,7 +346,7 @@ def test_normalizing_nothing_and_a_negative_padding_index() -> None:
 
 
 def test_maps_are_rebuilt_without_dropout() -> None:
-    from whence.engine.attention import attention_maps
+    from whence.engine.expand.attention import attention_maps
 
     def one(call: Any, m: Tensor) -> Any:
         close(attention_maps(call).sum(-1), torch.ones(2, 4, 5).double(), 1e-12)

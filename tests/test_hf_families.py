@@ -14,7 +14,7 @@ from benchmarks.families.check import METHODS, Cell, blame, examine
 from tests.engine_tools import EVERY, OWN, all_equal, gradients, run
 from tests.hf import FAMILIES
 from tests.models import close
-from whence.engine.capture import Site
+from whence.engine.captures import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # DeBERTa's own
 PAIRS = [pytest.param(name, kind, id=f"{name}-{kind}") for name, family in FAMILIES.items() for kind in family.kinds]
@@ -96,7 +96,7 @@ def test_an_error_of_our_own_is_a_raw_traceback_wrapped_or_not() -> None:
     def born_here(wrapped: bool) -> BaseException:
         try:
             try:
-                return whence.engine.rows.Place(0, 1, 3).sums(None)  # type: ignore[arg-type, return-value]
+                return whence.engine.trackers.rows.Place(0, 1, 3).sums(None)  # type: ignore[arg-type, return-value]
             except Exception as cause:
                 if wrapped:
                     raise whence.errors.ModelError("the model failed") from cause

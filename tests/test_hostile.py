@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import whence
-from whence.saying import clean, safe, say_json
+from whence.util.files import csv_text
+from whence.util.terminal import clean, safe, say_json
 from whence.views import files
-from whence.writing import csv_text
 
 ROOT = Path(__file__).resolve().parents[1]
 STEER = (

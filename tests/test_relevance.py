@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import whence
 from tests.hf import FAMILIES
 from tests.models import CASES, close
-from whence.engine.capture import layers
+from whence.engine.captures import layers
 from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
 
 RULES = ("chefer", "epsilon", "gamma", "alpha_beta", "epsilon_plus", "orig")

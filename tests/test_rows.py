@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.engine_tools import EVERY, run
 from tests.hf import FAMILIES
 from tests.models import CASES, close
-from whence.engine.rows import Place, _read
+from whence.engine.trackers.rows import Place, _read
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whence.quadrature import panels
+from whence.util.quadrature import panels
 
 Point = tuple[int, float]  # line, α
 Piece = tuple[int, float, float]  # line, from, to

@@ -22,9 +22,8 @@ from whence.choosing import OTHERWISE, default
 from whence.comparison import Comparison, Trace
 from whence.doubts import doubt
 from whence.engine.call import Rule
-from whence.engine.ledger import RowsLost
+from whence.engine.flow import apart
 from whence.engine.ops import known_names
-from whence.engine.propagate import apart
 from whence.engine.scope import scope
 from whence.errors import (
     BaselineError,
@@ -39,10 +38,11 @@ from whence.errors import (
 from whence.keep import check, kept
 from whence.methods import methods, sensitivity
 from whence.methods import methods as known_methods
-from whence.progress import steps
-from whence.saying import say
+from whence.rules.ledger import RowsLost
 from whence.subject import Notes, Subject
 from whence.targets import Output, read_target, several
+from whence.util.progress import steps
+from whence.util.terminal import say
 
 _log = logging.getLogger("whence")
 _OUTPUTS = ("logit", "probability", "log_probability")

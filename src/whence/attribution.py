@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, Said, shown
-from whence.saying import clean, say
-from whence.writing import Place, page_written
+from whence.util.files import Place, page_written
+from whence.util.terminal import clean, say
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.sites import Instead
+from whence.engine.leaves import Instead
 from whence.errors import BaselineError, did_you_mean, warn
 from whence.many import batches, of
 from whence.references import Default, Neutral, named

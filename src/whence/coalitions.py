@@ -12,9 +12,9 @@ from torch import Tensor
 from whence import baselines
 from whence.errors import InputError, ModelError
 from whence.many import batches, of
-from whence.progress import bar
 from whence.subject import Subject
 from whence.units import explained, numbered
+from whence.util.progress import bar
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from torch import Tensor
 from whence.attribution import Attribution
 from whence.engine.log import Step
 from whence.methods import methods
-from whence.saying import clean, safe, say
-from whence.writing import Place, page_written
+from whence.util.files import Place, page_written
+from whence.util.terminal import clean, safe, say
 
 
 @dataclass(frozen=True, eq=False)

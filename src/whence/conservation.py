@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.ledger import Ledger
 from whence.errors import warn
 from whence.passes import Pass
+from whence.rules.ledger import Ledger
 from whence.subject import Subject
 
 _MOST = 8  # ops that are named, those that lost most

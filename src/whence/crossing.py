@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.streams import Stream
+from whence.engine.trackers.modality import Stream
 from whence.maps import Map, Reading, readout
 
 Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)

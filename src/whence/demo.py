@@ -15,8 +15,8 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import WhenceError, WhenceWarning
 from whence.methods import methods
-from whence.progress import bar
-from whence.writing import put
+from whence.util.files import put
+from whence.util.progress import bar
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from whence.saying import safe
+from whence.util.terminal import safe
 
 
 class WhenceError(Exception):

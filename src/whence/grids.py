@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from whence.engine.streams import Stream
-from whence.engine.tokens import LEARNED, LOST, Source
+from whence.engine.trackers.modality import Stream
+from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
 from whence.maps import Reading
 from whence.subject import Subject

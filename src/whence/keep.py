@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.call import derivative
-from whence.engine.capture import Site, layer_of, layers
+from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
 from whence.passes import IN_PLACE, stacked
 from whence.relevances import no_attention, relevance_of_attention

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.attention import fused_back
-from whence.engine.audit import born_in_a_pass
 from whence.engine.call import Call, Gradients, derivative
-from whence.engine.capture import Site, layer_of, layers, projected_from
-from whence.engine.rows import place_of
-from whence.engine.streams import Stream, both, depth_of, stream_of
-from whence.engine.tokens import Tokens, numbers_of
+from whence.engine.captures import Site, layer_of, layers, projected_from
+from whence.engine.expand.attention import fused_back
+from whence.engine.liveness import born_in_a_pass
+from whence.engine.trackers.modality import Stream, both, depth_of, stream_of
+from whence.engine.trackers.rows import place_of
+from whence.engine.trackers.tokens import Tokens, numbers_of
 from whence.errors import InputError, ParameterError
 from whence.passes import Pass
 from whence.subject import Facts, Subject

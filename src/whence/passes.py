@@ -14,13 +14,11 @@ from torch import Tensor
 from whence import targets
 from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
-from whence.engine.capture import Captures, Edit, Listener, Site
-from whence.engine.ledger import Ledger
-from whence.engine.parts import Parts, parts_of
-from whence.engine.propagate import Flow, apart
-from whence.engine.reference import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
+from whence.engine.captures import Captures, Edit, Listener, Site
+from whence.engine.flow import Flow, apart
+from whence.engine.leaves import Instead, Sites, watched
 from whence.engine.scope import Watch, rewind
-from whence.engine.sites import Instead, Sites, watched
+from whence.engine.tape import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.errors import (
     BaselineError,
     DivergedError,
@@ -32,6 +30,8 @@ from whence.errors import (
     TargetError,
     WhenceError,
 )
+from whence.rules.ledger import Ledger
+from whence.rules.reveal_cancel import Parts, parts_of
 
 if TYPE_CHECKING:
     from whence.subject import Subject

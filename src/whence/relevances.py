@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from whence.composites import composite_of
 from whence.conservation import account
 from whence.engine.call import Overwritten, derivative
-from whence.engine.capture import Site, layers
-from whence.engine.ledger import Ledger
-from whence.engine.relevance import RELEVANCE_EXPAND, relevance_rules
-from whence.engine.uniform import UNIFORM_EXPAND, uniform_rules
+from whence.engine.captures import Site, layers
 from whence.errors import NoAttention
 from whence.maps import Map, Reading
 from whence.passes import IN_PLACE, Pass
+from whence.rules.attnlrp import UNIFORM_EXPAND, uniform_rules
+from whence.rules.composites import composite_of
+from whence.rules.ledger import Ledger
+from whence.rules.lrp import RELEVANCE_EXPAND, relevance_rules
 from whence.subject import Subject
 
 UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are held constant

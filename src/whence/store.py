@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.errors import FileError
-from whence.writing import put
+from whence.util.files import put
 
 _FORM = "whence.attribution.1"
 _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from whence import passes
 from whence.engine.call import Rule, derivative
+from whence.engine.flow import Flow
+from whence.engine.leaves import AT, Instead
 from whence.engine.log import Step
-from whence.engine.propagate import Flow
-from whence.engine.sites import AT, Instead
 from whence.passes import Pass
 from whence.targets import Output, Target
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import derivative
-from whence.engine.capture import Site, layers
-from whence.engine.tokens import Source, Tokens, begin, numbers_of
+from whence.engine.captures import Site, layers
+from whence.engine.trackers.tokens import Source, Tokens, begin, numbers_of
 from whence.errors import InputError
 from whence.subject import Subject
 

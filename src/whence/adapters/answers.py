@@ -14,7 +14,7 @@ from whence.adapters.text import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
 from whence.attribution import Attribution
 from whence.errors import Said, gathered, warn
-from whence.progress import steps
+from whence.util.progress import steps
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
 _LIKE_VALUES = ("values", "raw", "positive", "negative", "real")

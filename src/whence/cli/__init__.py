@@ -20,7 +20,7 @@ from whence.cli import commands, measuring
 from whence.cli.given import add_flags, add_inputs
 from whence.cli.table import methods
 from whence.errors import ParameterError, WhenceError, WhenceWarning
-from whence.saying import say
+from whence.util.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from whence.cli.given import asked, by_method, given, listed, model_of, params_of, rows_of
 from whence.cli.table import Table, bundled, methods, metrics
 from whence.errors import FileError, ParameterError, WhenceError
-from whence.saying import say, say_json
+from whence.util.terminal import say, say_json
 
 
 def explain_command(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from whence.cli.given import add_flags, add_inputs, by_method, given, listed, mo
 from whence.cli.reading import objects_of, table_of, text_of
 from whence.cli.table import methods, metrics
 from whence.errors import FileError, ParameterError
-from whence.saying import say, say_json
+from whence.util.terminal import say, say_json
 
 _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
 _TABLES = ("html", "csv", "json")

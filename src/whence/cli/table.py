@@ -127,6 +127,6 @@ def made() -> str:
 
 def write() -> None:
     """Write the file anew."""
-    from whence.writing import put
+    from whence.util.files import put
 
     put(FILE, made())

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.call import Call
-from whence.engine.parts import Pair, Parts, attach, parts_of, revealed
-from whence.engine.reference import Entry, Tape
-from whence.engine.writes import out_of_place
+from whence.engine.inplace import out_of_place
+from whence.engine.tape import Entry, Tape
+from whence.rules.reveal_cancel import Pair, Parts, attach, parts_of, revealed
 
 
 class Against:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.writes import LENDS, MAY_DRAW
+from whence.engine.inplace import LENDS, MAY_DRAW
 
 # group -> family -> spellings, each without dunders and without the underscore of the in-place form
 FAMILIES: dict[str, dict[str, str]] = {

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import process
-from whence.engine.held import Search, Snapshot
+from whence.engine import global_state
+from whence.engine.inplace import UNSAID_WRITES, draws, written_by
 from whence.engine.ops import Spelling, spelling
-from whence.engine.writes import UNSAID_WRITES, draws, written_by
+from whence.engine.snapshot import Search, Snapshot
 
 _held: dict[nn.Module, tuple[Snapshot, int]] = {}  # and by how many scopes
 _own = threading.local()  # the modules of each scope of this thread, the innermost last
@@ -29,22 +29,22 @@ _memory: dict[int, list[tuple[Tensor, Snapshot]]] = {}  # whose memory it is, on
 def scope(*roots: nn.Module | None) -> Iterator[None]:
     """Eval mode, gradients on, inference mode, autocast and compilation off; then everything as it was."""
     with ExitStack() as stack:
-        stack.enter_context(process.kept())
+        stack.enter_context(global_state.kept())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        for device in process.devices():
+        for device in global_state.devices():
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        stack.enter_context(process.settled())
+        stack.enter_context(global_state.settled())
         stack.enter_context(_left_as_found([root for root in roots if root is not None]))
         yield
 
 
 def rewind() -> None:
     """Before another pass in this scope: the model and the random states as they were at its beginning."""
-    if not process.rewind():
+    if not global_state.rewind():
         return
-    with process.lock:
+    with global_state.lock:
         for module in _own.modules[-1]:
             snapshot, count = _held[module]
             if count == 1:
@@ -55,7 +55,7 @@ def remember(written: Tensor) -> None:
     """Keep the value of a parameter or buffer whose memory is about to be written to."""
     if written.layout != torch.strided or written.is_meta:
         return
-    with process.lock:
+    with global_state.lock:
         if not _memory:
             _find_memory()
         for memory, snapshot in _memory.get(written.untyped_storage().data_ptr(), ()):  # several may be views of one
@@ -72,7 +72,7 @@ def observe(spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if spelled.lends and args and isinstance(args[0], Tensor):
         remember(args[0])  # NumPy may write to it
     if spelled.may_draw and draws(spelled.name, args, kwargs):
-        process.draws()
+        global_state.draws()
     return written
 
 
@@ -96,13 +96,13 @@ def _find_memory() -> None:
 @contextmanager
 def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
     modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-    with process.lock:
+    with global_state.lock:
         search = Search(modules)
         for module in modules:
             snapshot, count = _held.get(module) or (Snapshot(module, search), 0)
             _held[module] = (snapshot, count + 1)
             if snapshot.opaque:
-                process.draws()  # nobody sees what scripted code does
+                global_state.draws()  # nobody sees what scripted code does
         _memory.clear()
     if not hasattr(_own, "modules"):
         _own.modules = []
@@ -111,7 +111,7 @@ def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
         yield
     finally:
         _own.modules.pop()
-        with process.lock:
+        with global_state.lock:
             for module in modules:
                 snapshot, count = _held.pop(module)
                 if count > 1:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from whence.adapters.tensors import adapt
-from whence.engine.capture import Site
-from whence.engine.propagate import apart
+from whence.engine.captures import Site
+from whence.engine.flow import apart
 from whence.engine.scope import scope
 from whence.errors import NoAttention, ParameterError
 from whence.evaluation.asking import Attended, Erased, View

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from whence.engine.propagate import apart
+from whence.engine.flow import apart
 from whence.engine.scope import scope
 from whence.errors import ModelError
 from whence.evaluation.asking import Copy, Moved, View

@@ -22,8 +22,8 @@ from whence.evaluation.predicting import of_cases
 from whence.evaluation.run import evaluate
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
-from whence.saying import say
-from whence.writing import Place, page_written, written
+from whence.util.files import Place, page_written, written
+from whence.util.terminal import say
 
 FEW = 8  # rows, below which a bootstrap says nothing
 _TRIED, _SLOW = 8, 2.0  # rows that methods are tried on; seconds a row after which nothing more is tried

@@ -21,7 +21,7 @@ from whence.evaluation.operators import default
 from whence.evaluation.scoreboard import Column, Scoreboard
 from whence.evaluation.work import Work
 from whence.metrics import metrics as known_metrics
-from whence.progress import bar
+from whence.util.progress import bar
 
 CHUNK = 32  # rows that are explained and perturbed together
 

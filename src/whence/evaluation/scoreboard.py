@@ -19,8 +19,8 @@ from whence.evaluation.asking import Result
 from whence.evaluation.cases import Failure
 from whence.evaluation.fingerprint import said
 from whence.methods import methods as known_methods
-from whence.saying import say
-from whence.writing import Place, csv_text, page_written, written
+from whence.util.files import Place, csv_text, page_written, written
+from whence.util.terminal import say
 
 _DRAWS = 1000
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from whence.crossing import two_stream
-from whence.engine.streams import Stream
-from whence.engine.tokens import LEARNED
+from whence.engine.trackers.modality import Stream
+from whence.engine.trackers.tokens import LEARNED
 from whence.errors import InputError, ParameterError
 from whence.flow import max_flows
 from whence.grids import on_inputs

@@ -12,10 +12,10 @@ from typing import Literal
 from torch import Tensor
 
 from whence import baselines
-from whence.engine.closed import REFERENCE_EXPAND, REFERENCE_RULES
 from whence.methods import method
-from whence.progress import steps
+from whence.rules.closed_forms import REFERENCE_EXPAND, REFERENCE_RULES
 from whence.subject import Subject
+from whence.util.progress import steps
 
 Choice = Literal["rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel"]
 _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_reveal_cancel": "dense"}

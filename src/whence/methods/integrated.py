@@ -15,10 +15,10 @@ from whence.errors import ParameterError, warn
 from whence.lines import Lines, curve, parted, polyline, slopes, straight
 from whence.methods import method
 from whence.noise import uniform
-from whence.progress import bar
-from whence.quadrature import fixed
 from whence.registry import Bounds
 from whence.subject import Subject
+from whence.util.progress import bar
+from whence.util.quadrature import fixed
 
 Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gauss_legendre"]
 Steps = Annotated[int | None, Bounds(low=1)]

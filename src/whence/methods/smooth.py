@@ -12,9 +12,9 @@ from whence import baselines
 from whence.errors import MethodError, warn
 from whence.methods import method, methods
 from whence.noise import gaussian
-from whence.progress import steps
 from whence.registry import Bounds
 from whence.subject import Subject
+from whence.util.progress import steps
 
 
 @method(

@@ -7,11 +7,11 @@ from typing import Any
 
 from whence.errors import MethodError, ParameterError, WhenceError
 from whence.methods import methods as known
-from whence.progress import steps
 from whence.properties.asking import Asker, NotMeasured
 from whence.properties.case import prepare
 from whence.properties.register import axiom, properties
 from whence.properties.table import AxiomTable, Cell, Finding, Witness
+from whence.util.progress import steps
 
 # each registers itself, in the order in which they are listed
 # isort: off

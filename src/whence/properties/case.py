@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whence import baselines
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Wrapped
-from whence.engine.propagate import apart
+from whence.engine.flow import apart
 from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.properties.functions import OTHER, TARGET, Scored

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from whence.errors import ParameterError, did_you_mean
 from whence.methods import methods
-from whence.writing import Place, csv_text, page_written, written
+from whence.util.files import Place, csv_text, page_written, written
 
 Verdict = Literal["yes", "no", "not refuted", "–"]
 MEANING = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.properties.table import AxiomTable, Cell, Verdict
-from whence.writing import Place, csv_text, page_written, written
+from whence.util.files import Place, csv_text, page_written, written
 
 
 class Toy(nn.Module):

@@ -9,7 +9,7 @@ from whence.methods import methods
 from whence.properties.register import properties
 from whence.properties.table import MEANING
 from whence.properties.toys import TOYS
-from whence.saying import clean
+from whence.util.terminal import clean
 from whence.views.html import page, text
 from whence.views.tables import table
 

@@ -17,9 +17,9 @@ from whence.attribution import Attribution
 from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
 from whence.evaluation.scoreboard import Scoreboard
+from whence.util.files import csv_text, put
 from whence.views.parts import has_tokens, maps
 from whence.views.plot import pyplot, titled
-from whence.writing import csv_text, put
 
 Result = Attribution | Comparison
 Writer = Callable[[Any, Path], None]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.attribution import Attribution
-from whence.saying import clean
+from whence.util.terminal import clean
 from whence.views import pictures
 from whence.views.colours import share, solid, wash
 from whence.views.parts import Map, has_tokens, spelled

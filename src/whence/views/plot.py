@@ -10,7 +10,7 @@ import torch
 
 from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
-from whence.saying import clean
+from whence.util.terminal import clean
 from whence.views import kinds, pictures
 from whence.views.colours import BLUE, GREY, RED, share
 from whence.views.parts import Map, maps, notices, spelled

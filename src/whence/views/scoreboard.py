@@ -8,7 +8,7 @@ from typing import Any
 
 from whence.errors import ParameterError
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
-from whence.saying import clean
+from whence.util.terminal import clean
 from whence.views.colours import wash
 from whence.views.kinds import text
 from whence.views.plot import pyplot

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from whence.saying import clean
+from whence.util.terminal import clean
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

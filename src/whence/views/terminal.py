@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whence.attribution import Attribution
-from whence.saying import Painted, clean, joined, safe
+from whence.util.terminal import Painted, clean, joined, safe
 from whence.views.colours import share, solid
 from whence.views.parts import (
     Map,

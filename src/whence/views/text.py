@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from whence.attribution import Attribution
-from whence.saying import clean
+from whence.util.terminal import clean
 from whence.views.colours import share, wash
 from whence.views.parts import spelled
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.adapters.wrapped import Wrapped
-from whence.progress import steps
 from whence.targets import find_logits
+from whence.util.progress import steps
 
 
 @dataclass(frozen=True)

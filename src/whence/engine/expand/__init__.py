@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.engine.attention import attention, multi_head_attention
-from whence.engine.recurrent import RECURRENT
+from whence.engine.expand.attention import attention, multi_head_attention
+from whence.engine.expand.recurrent import RECURRENT
 
 # ---- order: a network of pairs, each a minimum and a maximum ----
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from whence.engine import streams
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.outputs import changed, floating
-from whence.engine.rows import begin
+from whence.engine.trackers import modality
+from whence.engine.trackers.rows import begin
 from whence.errors import BaselineError, ModelError
 
 if TYPE_CHECKING:
-    from whence.engine.propagate import Flow
+    from whence.engine.flow import Flow
 
 AT = "at"  # the key of a module's output; "at.NAME" where it has several tensors
 _IDS = "_whence_ids"  # on a tensor of ids: (name of the input, each entry's position in it)
@@ -87,7 +87,7 @@ class Sites:
             value if given is None else given.of(value, look) if isinstance(given, Instead) else given
         )
         self.leaves[key] = leaf
-        streams.begin(handed, key)
+        modality.begin(handed, key)
         if flow.captures.tokens is not None and look is None:
             flow.captures.tokens.begin(handed, key)
         return handed
@@ -223,7 +223,7 @@ class Sites:
             )
         flow.mark(handed)
         flow.explain_from(handed, positions.dim())
-        streams.begin(handed, key)
+        modality.begin(handed, key)
         if flow.captures.tokens is not None:
             flow.captures.tokens.begin_ids(handed, name, positions, shape)
         if flow.rows is not None:

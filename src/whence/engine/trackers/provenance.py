@@ -7,7 +7,7 @@
 - `fresh`: an explained value, as it is or normalised by constants: the next op with weights is the input layer.
 - `gates`: what an elementwise function gave, or a copy of it.
 - `attends`: attention probabilities, or a copy of them.
-- `alone`: each entry stems from one token of explained ids (see `alone.py`).
+- `alone`: each entry stems from one token of explained ids (see `one_token.py`).
 - `depth`: how many ops with weights were passed.
 - `life`: when it was made and last taken, and by how many ops; a plain view counts as the tensor itself.
 """
@@ -20,10 +20,10 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.engine import alone
-from whence.engine.alone import Alone
+from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP, number
-from whence.engine.writes import tensors_in
+from whence.engine.trackers import one_token
+from whence.engine.trackers.one_token import Alone
 
 _ORIGIN = "_whence_origin"
 WEIGHTED = frozenset({"linear", "convolution"})
@@ -56,7 +56,7 @@ class Origin:
 
 def begin(tensor: Tensor, ids_dim: int = 0) -> None:
     """This tensor is an explained value; of ids, the embedding that they entered."""
-    setattr(tensor, _ORIGIN, Origin(fresh=True, alone=alone.begin(ids_dim) if ids_dim else None))
+    setattr(tensor, _ORIGIN, Origin(fresh=True, alone=one_token.begin(ids_dim) if ids_dim else None))
 
 
 def origin_of(tensor: Tensor) -> Origin:
@@ -108,7 +108,7 @@ def follow(
             or (first.attends and (copies or family in ("dropout", "divide") or name == "nan_to_num")),
         )
         if first.alone is not None:
-            found = alone.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
+            found = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
             new = replace(new, alone=found) if found is not None else new
         setattr(output, _ORIGIN, new)
     return [] if family == "view" else begun

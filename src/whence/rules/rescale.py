@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, swapped
+from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
-from whence.engine.reference import WAY_OUT, RowsNeeded, path_integral
-from whence.engine.writes import tensors_in
+from whence.engine.tape import WAY_OUT, RowsNeeded, path_integral
 from whence.errors import DivergedError
 
 _KINKED = frozenset(

@@ -9,9 +9,9 @@ from inspect import signature
 from typing import Any
 
 from whence.engine.call import Call
-from whence.engine.relevance import Composite
-from whence.engine.weighted import NUDGED, RULES, Divide, Weighted, at_least_zero
 from whence.errors import ParameterError, nearest
+from whence.rules.lrp import Composite
+from whence.rules.lrp_weights import NUDGED, RULES, Divide, Weighted, at_least_zero
 
 Table = Mapping[str, Any]
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from whence.engine import streams
-from whence.engine.audit import born_in_a_pass
+from whence.engine.liveness import born_in_a_pass
 from whence.engine.ops import GROUP
-from whence.engine.tokens import Tokens, numbers_of
+from whence.engine.trackers import modality
+from whence.engine.trackers.tokens import Tokens, numbers_of
 
 _WEIGHTS = "_whence_weights"  # on a softmax's result and its copies
 _PIECE = "_whence_piece"  # on a part of it that is still about queries and keys
@@ -103,7 +103,7 @@ class Captures:
         if group == "attention":
             self.attention += 1
         if self.active:
-            streams.follow(family, live, outputs)
+            modality.follow(family, live, outputs)
         if self.projections:
             state = (
                 live[0] if family == "linear" else next((s for t in live if (s := projected_from(t)) is not None), None)

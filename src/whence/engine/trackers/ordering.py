@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import swapped
+from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
-from whence.engine.reference import WAY_OUT, Entry
-from whence.engine.writes import tensors_in
+from whence.engine.tape import WAY_OUT, Entry
 from whence.errors import DivergedError
 
 _ORDER = "_whence_order"

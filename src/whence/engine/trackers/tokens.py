@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.attention import operands
 from whence.engine.call import swapped
+from whence.engine.expand.attention import operands
 from whence.engine.ops import GROUP
 
 NONE, LOST = 0, -1

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.engine import streams
+from whence.engine.trackers import modality
 
 
 def _lstm_step(x: Tensor, state: tuple[Tensor, Tensor], w: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ def _recurrent(step: Callable[..., Any], states: int) -> Callable[..., Any]:
         outputs, last = _layers(times, hx, weights, biased, layers, dropout, train, bidirectional)
         y = torch.stack(outputs)
         y = y.transpose(0, 1) if batch_first and y.dim() == 3 else y
-        streams.copy(x, y)  # the state it begins with may come from elsewhere and has no positions
+        modality.copy(x, y)  # the state it begins with may come from elsewhere and has no positions
         return (y, *last)
 
     def packed(x, sizes, hx, weights, biased, layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]

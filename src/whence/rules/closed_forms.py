@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.attention import masked_scores, operands
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
-from whence.engine.reference import path_average, path_integral
-from whence.engine.secant import apart, by_secant, cross, quotient, secant, switch, tanhc
-from whence.engine.writes import tensors_in
+from whence.engine.expand.attention import masked_scores, operands
+from whence.engine.inplace import tensors_in
+from whence.engine.tape import path_average, path_integral
+from whence.rules.rescale import apart, by_secant, cross, quotient, secant, switch, tanhc
 
 # ---- products ----
 

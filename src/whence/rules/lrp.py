@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine import weighted
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule
 from whence.engine.expand import EXPANSIONS
-from whence.engine.ledger import Note
-from whence.engine.origins import Origin
-from whence.engine.weighted import Divide, Lost, Weighted
+from whence.engine.trackers.provenance import Origin
+from whence.rules import lrp_weights
+from whence.rules.ledger import Note
+from whence.rules.lrp_weights import Divide, Lost, Weighted
 
 _AS_ONE = frozenset("layer_norm rms_norm group_norm instance_norm normalize sort msort topk kthvalue median".split())
 RELEVANCE_EXPAND = frozenset(EXPANSIONS) - _AS_ONE
@@ -203,7 +203,7 @@ class _WithWeights(_Named):
         if call.name == "linear" and len(call.inputs) == 1 and call.args[0] is call.inputs[0] and len(call.args) > 1:
             found, lost = self._dense(rule, call, r)
         else:
-            maps = weighted.maps_of(call)
+            maps = lrp_weights.maps_of(call)
             if maps is None:
                 return self._without(call, r)
             maps.rows_last = call.note.place is not None and call.note.place.axis == call.y.dim() - 1
@@ -221,7 +221,7 @@ class _WithWeights(_Named):
         if 2 * int((rows[2][:, 0] != 0).sum()) < len(rows[2]):
             seen = (rows[2] != 0).any(1).nonzero().flatten()
             rows = [t[seen] for t in rows]
-        found, lost = rule(weighted.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
+        found, lost = rule(lrp_weights.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
         if seen is not None:
             found = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, found)
             lost = {kind: a.new_zeros(lead.numel(), 1).index_copy_(0, seen, a) for kind, a in lost.items()}

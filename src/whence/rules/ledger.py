@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.audit import born_in_a_pass
-from whence.engine.capture import Site
+from whence.engine.captures import Site
+from whence.engine.liveness import born_in_a_pass
 from whence.engine.log import Step
-from whence.engine.origins import WEIGHTED, Life, origin_of
-from whence.engine.rows import Place, place_of
+from whence.engine.trackers.provenance import WEIGHTED, Life, origin_of
+from whence.engine.trackers.rows import Place, place_of
 
 
 class RowsLost(Exception):

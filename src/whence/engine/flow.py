@@ -19,23 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import custom, origins, rows, streams, tokens
+from whence.engine import custom_functions
 from whence.engine.against import Against, reveal
-from whence.engine.aligned import SORTS, Orders
 from whence.engine.arguments import placed
-from whence.engine.attention import odd_attention, operands
-from whence.engine.audit import Marks
 from whence.engine.call import Call, Rule, Stream, derivative, find_rule, run_with_rule, swapped, version_of
-from whence.engine.capture import Captures
+from whence.engine.captures import Captures
 from whence.engine.expand import EXPANSIONS, expandable
-from whence.engine.ledger import Ledger
-from whence.engine.log import Log
-from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
-from whence.engine.parts import Parts, carry
-from whence.engine.reference import Tape
-from whence.engine.scope import observe
-from whence.engine.sites import Sites
-from whence.engine.writes import (
+from whence.engine.expand.attention import odd_attention, operands
+from whence.engine.inplace import (
     checkpointing,
     in_rows,
     makes_constants,
@@ -45,7 +36,17 @@ from whence.engine.writes import (
     target_of,
     tensors_in,
 )
+from whence.engine.leaves import Sites
+from whence.engine.liveness import Marks
+from whence.engine.log import Log
+from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
+from whence.engine.scope import observe
+from whence.engine.tape import Tape
+from whence.engine.trackers import modality, provenance, rows, tokens
+from whence.engine.trackers.ordering import SORTS, Orders
 from whence.errors import ModelError, NoRule
+from whence.rules.ledger import Ledger
+from whence.rules.reveal_cancel import Parts, carry
 
 _active = threading.local()
 
@@ -149,7 +150,7 @@ class Flow(TorchFunctionMode):
     def __enter__(self) -> Flow:
         self._outer = getattr(_active, "flow", None)
         _active.flow = self
-        self._heard = custom.listen(self)
+        self._heard = custom_functions.listen(self)
         super().__enter__()
         return self
 
@@ -157,7 +158,7 @@ class Flow(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        custom.leave(self._heard)
+        custom_functions.leave(self._heard)
         _active.flow = self._outer
         if error is None and self.replay is not None:
             self.replay.finish()
@@ -179,20 +180,20 @@ class Flow(TorchFunctionMode):
     def explain_from(self, handed: Tensor, ids_dim: int = 0) -> None:
         """This is an explained value, as the model gets it; or the embedding that ids of so many dimensions enter."""
         if self._origins:
-            origins.begin(handed, ids_dim)
+            provenance.begin(handed, ids_dim)
         if self.ledger is not None:
-            self.ledger.lives.append(origins.origin_of(handed).life)
+            self.ledger.lives.append(provenance.origin_of(handed).life)
 
     def cut_here(self, path: str, tensor: Tensor) -> Tensor:
         """Let the graph begin anew at a module's output, which is then a leaf; what came before is let go."""
         if not self.is_live(tensor):
             return tensor
         leaf, handed = self.start(tensor)
-        streams.copy(tensor, handed)
+        modality.copy(tensor, handed)
         for copy in (leaf, handed):
             rows.copy(tensor, copy)
             tokens.copy(tensor, copy)
-        self.cuts[path] = (leaf, streams.stream_of(tensor))
+        self.cuts[path] = (leaf, modality.stream_of(tensor))
         return handed
 
     def pull(
@@ -344,8 +345,8 @@ class Flow(TorchFunctionMode):
         ruled = not self._light and (tape or self.modifies())
         if not live:
             return plain(*args, **kwargs)
-        family = custom.elementwise(plain, args, kwargs) if ruled else None
-        if family == custom.WRITES:
+        family = custom_functions.elementwise(plain, args, kwargs) if ruled else None
+        if family == custom_functions.WRITES:
             self.closed.add(cls.__name__)
             return plain(*args, **kwargs)
         if family is not None:
@@ -355,7 +356,7 @@ class Flow(TorchFunctionMode):
         if ruled or self.captures.active or self._opens:
             self._opening += 1
             try:
-                found = custom.opened(cls, args, kwargs)
+                found = custom_functions.opened(cls, args, kwargs)
                 if any(self.is_live(t) for t in tensors_in(found)):
                     return found
             except Exception:  # it needs more of its context than is here
@@ -477,7 +478,7 @@ class Flow(TorchFunctionMode):
         self.captures.follow(family, live, outputs)
         if self._origins:
             now = 0 if self.ledger is None else self.ledger.ops
-            lives = origins.follow(family, spelled.name, args, kwargs, live, loose, outputs, now)
+            lives = provenance.follow(family, spelled.name, args, kwargs, live, loose, outputs, now)
             if self.ledger is not None:
                 self.ledger.lives += lives
         if self.rows is not None:
@@ -485,7 +486,7 @@ class Flow(TorchFunctionMode):
             if call is not None:
                 call.place = next((rows.place_of(t) for t in outputs), None)
         if call is not None and call.note is not None and outputs:
-            call.note.place, call.note.life = call.place, origins.origin_of(outputs[0]).life
+            call.note.place, call.note.life = call.place, provenance.origin_of(outputs[0]).life
         return result
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
@@ -515,16 +516,16 @@ class Flow(TorchFunctionMode):
         call.copies, call.lose = self.copies, functools.partial(_lose, self.log, refused, family, self._here())
         call.places = tuple(rows.place_of(t) for t in live)
         if self._origins:
-            call.origins = tuple(map(origins.origin_of, live))
+            call.origins = tuple(map(provenance.origin_of, live))
         if self.ledger is not None:
             call.note = self.ledger.op(family, self._here(), call.places, max(o.depth for o in call.origins))
         if family == "scaled_dot_product_attention" and self.captures.tell is not None:
             call.site = self.captures.arrive("attention", self._here())
             given = operands(args, kwargs)
-            pair = tuple(streams.stream_of(given[name]) for name in ("query", "key"))
+            pair = tuple(modality.stream_of(given[name]) for name in ("query", "key"))
             followed = self.captures.tokens
             numbers = () if followed is None else followed.of_fused(args, kwargs)
-            self.captures.tell.fused(call.site, pair, max(map(streams.depth_of, live)), numbers)
+            self.captures.tell.fused(call.site, pair, max(map(modality.depth_of, live)), numbers)
         return call
 
     def _only_views(self, family: str, func: Any, args: Any, kwargs: Any, live: list[Tensor]) -> bool:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Call, swapped
+from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
-from whence.engine.reference import Tape
-from whence.engine.secant import STEEP, derivative_where, too_close
-from whence.engine.writes import tensors_in
+from whence.engine.tape import Tape
+from whence.rules.rescale import STEEP, derivative_where, too_close
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
 _PARTS, _BORN = "_whence_parts", "_whence_born"
