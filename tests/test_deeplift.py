@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import whence
 from tests.hf import FAMILIES, Family, image, of, text
 from tests.models import CASES, Mlp, ResidualCnn, close
-from whence import baselines
 from whence.engine.scope import scope
+from whence.subject import baselines
 
 RULES = ("rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel")
 

@@ -14,8 +14,8 @@ import whence
 from tests.engine_tools import EVERY, REFERENCE, gap, run, subject
 from tests.hf import FAMILIES
 from tests.models import CASES, close
-from whence import baselines
 from whence.engine.scope import scope
+from whence.subject import baselines
 
 
 def g(*shape: int, seed: int = 0) -> Tensor:
@@ -186,7 +186,7 @@ def test_text_models_with_embeddings_as_reference() -> None:
 # ---- replay ----
 
 
-def replay(model: Any, x: Any, baseline: Any) -> whence.passes.Pass:
+def replay(model: Any, x: Any, baseline: Any) -> whence.subject.passes.Pass:
     made = subject(model, x)
     with scope(made.root):
         return made.run(REFERENCE, reference=baselines.referred(made, baseline))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from whence.methods import method, methods
     from whence.metrics import metric, metrics
     from whence.properties import AxiomTable, axioms
-    from whence.references import neutral
+    from whence.subject.subject.named_baselines import neutral
 
 __version__ = "0.1.0.dev0"
 
@@ -93,7 +93,7 @@ _HOMES = {
     "whence.methods": ["method"],
     "whence.metrics": ["metric"],
     "whence.properties": ["AxiomTable", "axioms"],
-    "whence.references": ["neutral"],
+    "whence.subject.subject.named_baselines": ["neutral"],
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from whence import baselines
 from whence.adapters import arrays
 from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
@@ -39,8 +38,9 @@ from whence.keep import check, kept
 from whence.methods import methods, sensitivity
 from whence.methods import methods as known_methods
 from whence.rules.ledger import RowsLost
-from whence.subject import Notes, Subject
-from whence.targets import Output, read_target, several
+from whence.subject import baselines
+from whence.subject.subject.subject import Notes, Subject
+from whence.subject.subject.targets import Output, read_target, several
 from whence.util.progress import steps
 from whence.util.terminal import say
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from whence.attribution import Attribution
 from whence.errors import InputError, warn
 from whence.keep import PER_TARGET
-from whence.subject import Subject
+from whence.subject.subject.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)

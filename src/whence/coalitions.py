@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence import baselines
 from whence.errors import InputError, ModelError
-from whence.many import batches, of
-from whence.subject import Subject
-from whence.units import explained, numbered
+from whence.subject import baselines
+from whence.subject.subject.batching import batches, of
+from whence.subject.subject.subject import Subject
+from whence.subject.subject.units import explained, numbered
 from whence.util.progress import bar
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import warn
-from whence.passes import Pass
 from whence.rules.ledger import Ledger
-from whence.subject import Subject
+from whence.subject.subject.passes import Pass
+from whence.subject.subject.subject import Subject
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word

@@ -17,7 +17,7 @@ from whence.errors import NoAttention, ParameterError
 from whence.evaluation.asking import Attended, Erased, View
 from whence.evaluation.cases import together
 from whence.evaluation.predicting import ROWS, TOKENS, checked
-from whence.targets import find_logits
+from whence.subject.subject.targets import find_logits
 
 _WRITTEN_OUT = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from whence.errors import InputError, ParameterError, did_you_mean
 from whence.evaluation.cases import Case
 from whence.evaluation.road import imputed
-from whence.references import blurred
+from whence.subject.subject.named_baselines import blurred
 
 VALUES = ("zero", "mean", "black", "blur", "road")
 IDS = ("delete", "mask", "pad", "zero")

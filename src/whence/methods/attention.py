@@ -23,7 +23,7 @@ from whence.maps import Map, Reading, real_positions
 from whence.maps import readout as readout_of
 from whence.methods import method
 from whence.registry import Bounds
-from whence.subject import Subject
+from whence.subject.subject.subject import Subject
 from whence.windows import moved
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper

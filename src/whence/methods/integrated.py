@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from whence import baselines
 from whence.adaptive import KINKED, SMOOTH, Goal, State
 from whence.errors import ParameterError, warn
 from whence.lines import Lines, curve, parted, polyline, slopes, straight
 from whence.methods import method
-from whence.noise import uniform
 from whence.registry import Bounds
-from whence.subject import Subject
+from whence.subject import baselines
+from whence.subject.subject.noise import uniform
+from whence.subject.subject.subject import Subject
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from whence.conservation import account
 from whence.methods import method
 from whence.relevances import Positions, relevance_pass
-from whence.subject import Subject
+from whence.subject.subject.subject import Subject
 
 Start = Literal["one", "logit"]
 

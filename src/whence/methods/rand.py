@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from whence.methods import method
-from whence.noise import gaussian
-from whence.subject import Subject
+from whence.subject.subject.noise import gaussian
+from whence.subject.subject.subject import Subject
 
 
 @method("random", paper="", propagates=False)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from whence.coalitions import Coalitions, every, players
 from whence.methods import method
-from whence.noise import generator
 from whence.registry import Bounds
-from whence.subject import Subject
+from whence.subject.subject.noise import generator
+from whence.subject.subject.subject import Subject
 
 
 @method(

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from whence import baselines
 from whence.errors import MethodError, warn
 from whence.methods import method, methods
-from whence.noise import gaussian
 from whence.registry import Bounds
-from whence.subject import Subject
+from whence.subject import baselines
+from whence.subject.subject.noise import gaussian
+from whence.subject.subject.subject import Subject
 from whence.util.progress import steps
 
 

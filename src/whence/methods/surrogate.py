@@ -11,9 +11,9 @@ from torch import Tensor
 from whence.coalitions import Players, every, listed, players
 from whence.errors import warn
 from whence.methods import method
-from whence.noise import generator
 from whence.registry import Bounds
-from whence.subject import Subject
+from whence.subject.subject.noise import generator
+from whence.subject.subject.subject import Subject
 
 
 @method(

@@ -10,7 +10,7 @@ from whence.maps import Map
 from whence.methods import method
 from whence.methods.attention import Start, needs_attention, one_layer, through, with_residual
 from whence.relevances import Relevance
-from whence.subject import Subject
+from whence.subject.subject.subject import Subject
 
 Weight = Literal["gradient", "attention"] | None
 Blocks = Literal["all", "last", "first"]

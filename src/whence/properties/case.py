@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from whence import baselines
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Wrapped
 from whence.engine.flow import apart
 from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.properties.functions import OTHER, TARGET, Scored
-from whence.subject import Subject
-from whence.targets import find_logits, read_target, several
+from whence.subject import baselines
+from whence.subject.subject.subject import Subject
+from whence.subject.subject.targets import find_logits, read_target, several
 
 T = TypeVar("T")
 

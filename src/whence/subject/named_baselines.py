@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.errors import BaselineError
-from whence.noise import normal
 from whence.registry import Registry
-from whence.subject import Subject
+from whence.subject.subject.noise import normal
+from whence.subject.subject.subject import Subject
 
 named: Registry[Callable[[Subject, str], Any]] = Registry("baseline")
 

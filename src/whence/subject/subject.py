@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from whence import passes
 from whence.engine.call import Rule, derivative
 from whence.engine.flow import Flow
 from whence.engine.leaves import AT, Instead
 from whence.engine.log import Step
-from whence.passes import Pass
-from whence.targets import Output, Target
+from whence.subject import passes
+from whence.subject.subject.passes import Pass
+from whence.subject.subject.targets import Output, Target
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
 

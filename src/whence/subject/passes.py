@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence import targets
 from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.captures import Captures, Edit, Listener, Site
@@ -32,9 +31,10 @@ from whence.errors import (
 )
 from whence.rules.ledger import Ledger
 from whence.rules.reveal_cancel import Parts, parts_of
+from whence.subject import targets
 
 if TYPE_CHECKING:
-    from whence.subject import Subject
+    from whence.subject.subject.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)
