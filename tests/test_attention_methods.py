@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import whence
 from tests.hf import FAMILIES, of
 from tests.models import close
-from whence.grids import grid
-from whence.maps import Reading
-from whence.windows import refit
+from whence.methods.attention.layout import grid
+from whence.methods.attention.reading import Reading
+from whence.methods.attention.windows import refit
 
 METHODS = [name for name, entry in whence.methods.items() if entry.facts.get("needs") == "attention"]
 FAST = [name for name in METHODS if name != "attention_flow"]

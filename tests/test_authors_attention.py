@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.models import close
-from whence.crossing import propagate
+from whence.methods.attention.cross_attention import propagate
 
 pytestmark = pytest.mark.shared
 Truth = dict[str, Tensor]

@@ -17,7 +17,6 @@ from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Question, Wrapped
 from whence.assemble import Part, join
 from whence.attribution import Attribution, told
-from whence.choosing import OTHERWISE, default
 from whence.comparison import Comparison, Trace
 from whence.doubts import doubt
 from whence.engine.call import Rule
@@ -34,9 +33,10 @@ from whence.errors import (
     gathered,
     shown,
 )
-from whence.keep import check, kept
 from whence.methods import methods, sensitivity
 from whence.methods import methods as known_methods
+from whence.methods.defaults import OTHERWISE, default
+from whence.methods.kept import check, kept
 from whence.rules.ledger import RowsLost
 from whence.subject import baselines
 from whence.subject.subject.subject import Notes, Subject

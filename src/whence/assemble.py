@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.attribution import Attribution
 from whence.errors import InputError, warn
-from whence.keep import PER_TARGET
+from whence.methods.kept import PER_TARGET
 from whence.subject.subject.subject import Subject
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import whence
 from tests.hf import FAMILIES
 from tests.models import close
-from whence.flow import max_flows
+from whence.methods.attention.max_flow import max_flows
 
 ORACLE_OF = (
     "raw_attention rollout attention_flow generic_attention attention_gradients attention_x_gradient "

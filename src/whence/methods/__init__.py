@@ -23,7 +23,9 @@ def sensitivity(name: str, params: Mapping[str, Any]) -> bool:
 # each registers itself, in the order in which they are listed
 # isort: off
 from whence.methods import gradient  # noqa: E402, F401
-from whence.methods import smooth, guided, integrated, deeplift  # noqa: E402, F401
-from whence.methods import lrp, attnlrp  # noqa: E402, F401
-from whence.methods import attention, transformer_attribution  # noqa: E402, F401
-from whence.methods import occlusion, shapley, surrogate, rand  # noqa: E402, F401
+from whence.methods import smoothgrad, guided, integrated, deeplift  # noqa: E402, F401
+from whence.methods.relevance import lrp, attnlrp  # noqa: E402, F401
+from whence.methods import attention  # noqa: E402, F401
+from whence.methods.relevance import transformer_attribution  # noqa: E402, F401
+from whence.methods.perturbation import occlusion, shapley, surrogate  # noqa: E402, F401
+from whence.methods import random  # noqa: E402, F401

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.trackers.modality import Stream
-from whence.maps import Map, Reading, readout
+from whence.methods.attention.reading import Map, Reading, readout
 
 Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)
 

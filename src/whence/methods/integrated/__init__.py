@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from whence.adaptive import KINKED, SMOOTH, Goal, State
 from whence.errors import ParameterError, warn
-from whence.lines import Lines, curve, parted, polyline, slopes, straight
 from whence.methods import method
+from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
+from whence.methods.integrated.paths import Lines, curve, parted, polyline, slopes, straight
 from whence.registry import Bounds
 from whence.subject import baselines
 from whence.subject.subject.noise import uniform

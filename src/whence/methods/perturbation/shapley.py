@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from whence.coalitions import Coalitions, every, players
 from whence.methods import method
+from whence.methods.perturbation.coalitions import Coalitions, every, players
 from whence.registry import Bounds
 from whence.subject.subject.noise import generator
 from whence.subject.subject.subject import Subject

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.coalitions import Coalitions, Players, players
 from whence.errors import InputError, ParameterError
 from whence.methods import method
+from whence.methods.perturbation.coalitions import Coalitions, Players, players
 from whence.subject.subject.subject import Subject
 from whence.subject.subject.units import along, channel_axis, explained, places
 

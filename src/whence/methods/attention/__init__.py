@@ -13,18 +13,18 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from whence.crossing import two_stream
 from whence.engine.trackers.modality import Stream
 from whence.engine.trackers.tokens import LEARNED
 from whence.errors import InputError, ParameterError
-from whence.flow import max_flows
-from whence.grids import on_inputs
-from whence.maps import Map, Reading, real_positions
-from whence.maps import readout as readout_of
 from whence.methods import method
+from whence.methods.attention.cross_attention import two_stream
+from whence.methods.attention.layout import on_inputs
+from whence.methods.attention.max_flow import max_flows
+from whence.methods.attention.reading import Map, Reading, real_positions
+from whence.methods.attention.reading import readout as readout_of
+from whence.methods.attention.windows import moved
 from whence.registry import Bounds
 from whence.subject.subject.subject import Subject
-from whence.windows import moved
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]

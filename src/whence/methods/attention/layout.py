@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.engine.trackers.modality import Stream
 from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
-from whence.maps import Reading
+from whence.methods.attention.reading import Reading
 from whence.subject.subject.subject import Subject
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first

@@ -10,7 +10,7 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
-from whence.relevances import no_attention, relevance_of_attention
+from whence.methods.relevance.passes import no_attention, relevance_of_attention
 from whence.subject.subject.passes import IN_PLACE, stacked
 from whence.subject.subject.subject import Subject
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from whence.conservation import account
 from whence.engine.call import Overwritten, derivative
 from whence.engine.captures import Site, layers
 from whence.errors import NoAttention
-from whence.maps import Map, Reading
+from whence.methods.attention.reading import Map, Reading
+from whence.methods.relevance.account import account
 from whence.rules.attnlrp import UNIFORM_EXPAND, uniform_rules
 from whence.rules.composites import composite_of
 from whence.rules.ledger import Ledger

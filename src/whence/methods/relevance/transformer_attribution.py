@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from whence.maps import Map
 from whence.methods import method
 from whence.methods.attention import Start, needs_attention, one_layer, through, with_residual
-from whence.relevances import Relevance
+from whence.methods.attention.reading import Map
+from whence.methods.relevance.passes import Relevance
 from whence.subject.subject.subject import Subject
 
 Weight = Literal["gradient", "attention"] | None

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from whence.coalitions import Players, every, listed, players
 from whence.errors import warn
 from whence.methods import method
+from whence.methods.perturbation.coalitions import Players, every, listed, players
 from whence.registry import Bounds
 from whence.subject.subject.noise import generator
 from whence.subject.subject.subject import Subject

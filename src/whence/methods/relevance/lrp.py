@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from whence.conservation import account
 from whence.methods import method
-from whence.relevances import Positions, relevance_pass
+from whence.methods.relevance.account import account
+from whence.methods.relevance.passes import Positions, relevance_pass
 from whence.subject.subject.subject import Subject
 
 Start = Literal["one", "logit"]
