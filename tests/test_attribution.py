@@ -255,7 +255,7 @@ def test_foreign_cut_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(whence.FileError, match="no attribution saved by this version"):
         whence.Attribution.load(path)
     for content in ("{", json.dumps({"values": {"tensor": "gone"}}), json.dumps({"nonsense": 1}), "[]"):
-        save_file({"x": torch.ones(1)}, path, metadata={"form": "whence.attribution.1", "content": content})
+        save_file({"x": torch.ones(1)}, path, metadata={"form": "whence.results.attribution.1", "content": content})
         with pytest.raises(whence.FileError, match="damaged"):
             whence.Attribution.load(path)
     with pytest.raises(whence.FileError):

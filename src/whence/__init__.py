@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from whence.adapters.loading import load
     from whence.adapters.wrapped import wrap
     from whence.api import compare, explain, trace
-    from whence.attribution import Attribution
-    from whence.comparison import Comparison, Trace
     from whence.engine.call import Call, derivative
     from whence.errors import (
         BaselineError,
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from whence.methods import method, methods
     from whence.metrics import metric, metrics
     from whence.properties import AxiomTable, axioms
+    from whence.results.attribution import Attribution
+    from whence.results.comparison import Comparison, Trace
     from whence.subject.subject.named_baselines import neutral
 
 __version__ = "0.1.0.dev0"
@@ -84,8 +84,8 @@ _HOMES = {
     "whence.adapters.loading": ["load"],
     "whence.adapters.wrapped": ["wrap"],
     "whence.api": ["compare", "explain", "trace"],
-    "whence.attribution": ["Attribution"],
-    "whence.comparison": ["Comparison", "Trace"],
+    "whence.results.attribution": ["Attribution"],
+    "whence.results.comparison": ["Comparison", "Trace"],
     "whence.engine.call": ["Call", "derivative"],
     "whence.evaluation.recommending": ["Recommendation", "recommend"],
     "whence.evaluation.run": ["evaluate"],

@@ -15,10 +15,6 @@ from whence.adapters import arrays
 from whence.adapters.answers import answered
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Question, Wrapped
-from whence.assemble import Part, join
-from whence.attribution import Attribution, told
-from whence.comparison import Comparison, Trace
-from whence.doubts import doubt
 from whence.engine.call import Rule
 from whence.engine.flow import apart
 from whence.engine.ops import known_names
@@ -37,6 +33,10 @@ from whence.methods import methods, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.defaults import OTHERWISE, default
 from whence.methods.kept import check, kept
+from whence.results.assemble import Part, join
+from whence.results.attribution import Attribution, told
+from whence.results.caveats import doubt
+from whence.results.comparison import Comparison, Trace
 from whence.rules.ledger import RowsLost
 from whence.subject import baselines
 from whence.subject.subject.subject import Notes, Subject

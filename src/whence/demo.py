@@ -11,10 +11,10 @@ from typing import Any
 
 from whence.adapters.loading import load
 from whence.api import explain
-from whence.attribution import Attribution
-from whence.comparison import Comparison
 from whence.errors import WhenceError, WhenceWarning
 from whence.methods import methods
+from whence.results.attribution import Attribution
+from whence.results.comparison import Comparison
 from whence.util.files import put
 from whence.util.progress import bar
 

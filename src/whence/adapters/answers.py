@@ -12,8 +12,8 @@ from torch import Tensor
 from whence.adapters.pieces import texts_of
 from whence.adapters.text import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
-from whence.attribution import Attribution
 from whence.errors import Said, gathered, warn
+from whence.results.attribution import Attribution
 from whence.util.progress import steps
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")

@@ -28,7 +28,7 @@ def explain_command(options: argparse.Namespace) -> int:
 
 def compare_command(options: argparse.Namespace) -> int:
     from whence.api import compare
-    from whence.comparison import Comparison
+    from whence.results.comparison import Comparison
 
     check_out(options)
     wanted = by_method(options, listed(options.methods, "--methods"))

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.errors import InputError
 from whence.evaluation.cases import Case
+from whence.results.attribution import Attribution
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from whence.adapters.wrapped import Wrapped
 from whence.api import explain
-from whence.attribution import Attribution
 from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.asking import Again, Randomised, View
 from whence.evaluation.cases import Case, together
 from whence.evaluation.data import named
 from whence.evaluation.fingerprint import said
 from whence.methods import methods
+from whence.results.attribution import Attribution
 
 
 @dataclass(frozen=True, eq=False)

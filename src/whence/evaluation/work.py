@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.errors import InputError, ModelError, TargetError
 from whence.evaluation import attending, predicting
 from whence.evaluation.asking import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
@@ -18,6 +17,7 @@ from whence.evaluation.cases import Case, Failure, failed
 from whence.evaluation.explaining import Explainer, Ranker, scores_or_error
 from whence.evaluation.scoreboard import Column
 from whence.metrics import metrics
+from whence.results.attribution import Attribution
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from whence import store
-from whence.attribution import Attribution
-from whence.comparison import Comparison
 from whence.errors import FileError, ParameterError
 from whence.evaluation.scoreboard import Scoreboard
+from whence.results import store
+from whence.results.attribution import Attribution
+from whence.results.comparison import Comparison
 from whence.util.files import csv_text, put
 from whence.views.parts import has_tokens, maps
 from whence.views.plot import pyplot, titled

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.methods import methods
+from whence.results.attribution import Attribution
 from whence.views import pictures
 from whence.views.colours import wash
 from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
@@ -16,7 +16,7 @@ from whence.views.parts import Map, counted, maps, notices, sizes_of, spelled, s
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
-    from whence.comparison import Comparison
+    from whence.results.comparison import Comparison
 
 __all__ = ["compared", "facts", "figure", "heatmap", "page", "section", "text"]
 

@@ -8,7 +8,7 @@ from html import escape
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
+from whence.results.attribution import Attribution
 from whence.util.terminal import clean
 from whence.views import pictures
 from whence.views.colours import share, solid, wash

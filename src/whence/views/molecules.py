@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from whence.attribution import Attribution
 from whence.errors import ParameterError
+from whence.results.attribution import Attribution
 from whence.views.colours import BLUE, RED, share
 from whence.views.parts import Map
 

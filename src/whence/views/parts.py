@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.attribution import Attribution
+from whence.results.attribution import Attribution
 
 
 @dataclass(frozen=True, eq=False)

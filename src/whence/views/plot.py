@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from whence.attribution import Attribution
 from whence.errors import InputError, ParameterError
+from whence.results.attribution import Attribution
 from whence.util.terminal import clean
 from whence.views import kinds, pictures
 from whence.views.colours import BLUE, GREY, RED, share

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whence.attribution import Attribution
+from whence.results.attribution import Attribution
 from whence.util.terminal import Painted, clean, joined, safe
 from whence.views.colours import share, solid
 from whence.views.parts import (
@@ -29,7 +29,7 @@ from whence.views.tables import NARROW, columns, folded
 from whence.views.tables import table as table
 
 if TYPE_CHECKING:
-    from whence.comparison import Comparison
+    from whence.results.comparison import Comparison
 
 _BAR, _ROWS, _UNITS, _SAID = 12, 4, 10, 5
 

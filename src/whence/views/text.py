@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from whence.attribution import Attribution
+from whence.results.attribution import Attribution
 from whence.util.terminal import clean
 from whence.views.colours import share, wash
 from whence.views.parts import spelled

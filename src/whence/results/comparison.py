@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.engine.log import Step
 from whence.methods import methods
+from whence.results.attribution import Attribution
 from whence.util.files import Place, page_written
 from whence.util.terminal import clean, safe, say
 

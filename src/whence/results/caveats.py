@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.errors import warn
+from whence.results.attribution import Attribution
 
 _CANCELLED = 0.005  # of all magnitudes: what is left of them in their sum
 _CHANCE = 0.05  # of what parts of random signs would leave, 1/√n of their magnitudes

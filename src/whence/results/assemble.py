@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.errors import InputError, warn
 from whence.methods.kept import PER_TARGET
+from whence.results.attribution import Attribution
 from whence.subject.subject.subject import Subject
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.attribution import Attribution
 from whence.errors import FileError
+from whence.results.attribution import Attribution
 from whence.util.files import put
 
-_FORM = "whence.attribution.1"
+_FORM = "whence.results.attribution.1"
 _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.errors import InputError
 
 if TYPE_CHECKING:
-    from whence.attribution import Attribution
+    from whence.results.attribution import Attribution
 
 Word = tuple[str, tuple[int, int], bool]  # what is shown, its span, whether it is special
 

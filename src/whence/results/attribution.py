@@ -205,7 +205,7 @@ class Attribution:
 
     def merge_words(self) -> Attribution:
         """One value per word, the sum of its tokens'; special tokens stay by themselves."""
-        from whence.words import merged
+        from whence.results.words import merged
 
         if isinstance(self.values, Mapping):
             names = ", ".join(map(str, self.values))
@@ -287,7 +287,7 @@ class Attribution:
     @staticmethod
     def load(path: str | PathLike[str]) -> Attribution:
         """Read a safetensors file that `save` wrote."""
-        from whence.store import load
+        from whence.results.store import load
 
         return load(path)
 
