@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import whence
 from tests.hf import FAMILIES, SMALL, TEXT
 from tests.models import close
-from whence.adapters.text import tokens_of, words_in
-from whence.adapters.vision import pixels
+from whence.adapters.images import pixels
+from whence.adapters.tokens import tokens_of, words_in
 from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
 
 hf = pytest.importorskip("transformers")
@@ -493,7 +493,7 @@ def test_byte_level_tokens_are_shown_as_text(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_bytes_are_put_together(tokens: list[str], shown: list[str]) -> None:
-    from whence.adapters.pieces import texts_of
+    from whence.adapters.decoding import texts_of
 
     known = SimpleNamespace(
         convert_ids_to_tokens=lambda ids: [tokens[i] for i in ids],
@@ -504,7 +504,7 @@ def test_bytes_are_put_together(tokens: list[str], shown: list[str]) -> None:
 
 
 def test_pieces_lose_their_sign_for_a_space_and_bytes_come_together() -> None:
-    from whence.adapters.pieces import texts_of, units_of
+    from whence.adapters.decoding import texts_of, units_of
 
     tokenizer = metaspace()
     names = ["<s>", "▁film", "s", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "<unk>"]
@@ -588,7 +588,7 @@ def test_what_a_translation_does_not_take(monkeypatch: pytest.MonkeyPatch) -> No
         a.merge_words()
     with pytest.raises(ParameterError, match='units="words" is for one text, and input_ids and decoder_input_ids'):
         whence.explain(translator, text, method="leave_one_out", units="words")
-    monkeypatch.setattr("whence.adapters.text.limit_of", lambda *given: 2)
+    monkeypatch.setattr("whence.adapters.tokens.limit_of", lambda *given: 2)
     for long in ("error", "window"):
         with pytest.raises(InputError, match='takes 2.\n.*"truncate"') as told:
             whence.explain(whence.load("zoo:translation", long=long), text, method="gradient")

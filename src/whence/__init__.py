@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whence.adapters.loading import load
+    from whence.adapters.load import load
     from whence.adapters.wrapped import wrap
     from whence.api import compare, explain, trace
     from whence.engine.call import Call, derivative
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "whence.adapters.loading": ["load"],
+    "whence.adapters.load": ["load"],
     "whence.adapters.wrapped": ["wrap"],
     "whence.api": ["compare", "explain", "trace"],
     "whence.results.attribution": ["Attribution"],

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.adapters import arrays
-from whence.adapters.answers import answered
+from whence.adapters.collect import answered
 from whence.adapters.tensors import adapt, modules_behind
 from whence.adapters.wrapped import Question, Wrapped
 from whence.engine.call import Rule

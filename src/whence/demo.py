@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whence.adapters.loading import load
+from whence.adapters.load import load
 from whence.api import explain
 from whence.errors import WhenceError, WhenceWarning
 from whence.methods import methods

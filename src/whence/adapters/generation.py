@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence.adapters import text as texts
-from whence.adapters.pieces import texts_of, units_of
+from whence.adapters import tokens as texts
+from whence.adapters.decoding import texts_of, units_of
 from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, TargetError

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.adapters import generation, vision
-from whence.adapters import text as texts
-from whence.adapters.text import Long, Tokens
+from whence.adapters import generation, images
+from whence.adapters import tokens as texts
+from whence.adapters.tokens import Long, Tokens
 from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, ModelError, ParameterError, TargetError, WhenceError, did_you_mean, nearest
@@ -134,8 +134,8 @@ class Wrapped:
             made = _made(self.processor, inputs)
             return [Question(self.model, made, self.target(target), list(range(_rows(made))))]
         if self.task == "image-classification":
-            pixels = vision.pixels(self.processor, inputs)
-            shown = vision.shown(self.processor, pixels)
+            pixels = images.pixels(self.processor, inputs)
+            shown = images.shown(self.processor, pixels)
             rows, pixels = list(range(len(pixels))), pixels.to(self.device, _dtype(self.model))
             return [Question(self.model, {"pixel_values": pixels}, self.target(target), rows, image=shown)]
         if self.task == "image-text-similarity":
@@ -243,7 +243,7 @@ class Wrapped:
         tokens = [texts.tokens_of(self.tokenizer, (t,), limit, long, i, False)[0] for i, (_, t) in enumerate(pairs)]
         words = texts.batch(tokens, self._pad, self.device)
         words.pop("token_type_ids", None)
-        pixels = vision.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
+        pixels = images.pixels(getattr(self.processor, "image_processor", None), [image for image, _ in pairs])
         pixels = pixels.to(self.device, _dtype(self.model))
         facts: dict[str, list[Any]] = {
             "units": [_padded(t.units, words) for t in tokens],

@@ -69,7 +69,7 @@ def _defaults(names: Mapping[str, Any]) -> str:
 
 
 def model_of(options: argparse.Namespace) -> Any:
-    from whence.adapters.loading import load
+    from whence.adapters.load import load
 
     return load(options.model, options.task, long=options.long)
 

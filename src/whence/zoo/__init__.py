@@ -51,7 +51,7 @@ def _examples(folder: Path) -> list[Any]:
 
 
 def _folder(folder: Path, **how: Any) -> Wrapped:
-    from whence.adapters.loading import load
+    from whence.adapters.load import load
 
     return load(folder, **how)
 
@@ -72,7 +72,7 @@ def _own(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _texts(folder: Path, *, task: str, **how: Any) -> Wrapped:
-    from whence.adapters.loading import transformers
+    from whence.adapters.load import transformers
     from whence.adapters.wrapped import wrap
 
     model, told = _own(folder)
@@ -89,7 +89,7 @@ def _cnn(folder: Path, **how: Any) -> Wrapped:
 
 
 def _vit(folder: Path, **how: Any) -> Wrapped:
-    from whence.adapters.loading import quiet, transformers
+    from whence.adapters.load import quiet, transformers
     from whence.adapters.wrapped import wrap
     from whence.zoo.images import Gray
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.adapters.loading import load
+from whence.adapters.load import load
 from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.images import Gray
 from whence.zoo.models import FashionCnn

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.adapters.pieces import texts_of
-from whence.adapters.text import Tokens
+from whence.adapters.decoding import texts_of
+from whence.adapters.tokens import Tokens
 from whence.adapters.wrapped import Question, Wrapped, text_facts
 from whence.errors import Said, gathered, warn
 from whence.results.attribution import Attribution

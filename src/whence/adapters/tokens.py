@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whence.adapters.pieces import units_of
+from whence.adapters.decoding import units_of
 from whence.errors import InputError
 
 Long = Literal["error", "truncate", "window"]

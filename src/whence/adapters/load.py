@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.adapters.folders import Find, check_files, own_ops
-from whence.adapters.text import Long
+from whence.adapters.tokens import Long
 from whence.adapters.wrapped import TASKS, Wrapped, wrap
 from whence.errors import FileError, ModelError, ParameterError, did_you_mean
 
