@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import whence
 from benchmarks.trained import DATA
-from whence.metrics.segmentation import average_precision
+from whence.evaluation.metrics.segmentation import average_precision
 from whence.util.progress import steps
 from whence.views.tables import table
 

@@ -16,7 +16,7 @@ from pictures import missing, save, table, where
 from torch import Tensor, nn
 
 import whence
-from whence.metrics.erasure import by_difference
+from whence.evaluation.metrics.erasure import by_difference
 from whence.zoo.training import data
 
 RANKINGS = {

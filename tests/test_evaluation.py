@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from whence.evaluation import predicting
-from whence.evaluation.road import imputed
-from whence.metrics.erasure import js
-from whence.metrics.randomisation import spearman
+from whence.evaluation.answers import logits
+from whence.evaluation.imputation import imputed
+from whence.evaluation.metrics.erasure import js
+from whence.evaluation.metrics.randomisation import spearman
 
 W = torch.tensor([4.0, -3.0, 2.0, 1.0, 0.5, -0.25, 3.0, -2.0, 1.5, 0.75])
 
@@ -401,7 +401,7 @@ def test_erasing_nothing_changes_nothing_and_the_divergence_is_right() -> None:
 
 @torch.no_grad()
 def test_what_is_told_beside_erasure_is_about_attention_itself() -> None:
-    from whence.metrics.erasure import by_difference
+    from whence.evaluation.metrics.erasure import by_difference
 
     model = Pooled()
     board = whence.evaluate(
@@ -484,7 +484,7 @@ def test_batches_chunks_and_other_metrics_do_not_matter(monkeypatch: pytest.Monk
     for number, metric in enumerate(MANY):
         alone = every(whence.evaluate(small(), x, methods=methods, metrics=[metric]))
         assert torch.allclose(whole[:, number : number + 1], alone, atol=1e-6)
-    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    monkeypatch.setattr("whence.evaluation.evaluate.CHUNK", 2)
     assert torch.allclose(whole, every(whence.evaluate(small(), x, methods=methods, metrics=MANY)), atol=1e-6)
 
 
@@ -570,12 +570,12 @@ def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, m
     assert torch.allclose(whole, every(whence.evaluate(model, rows, batch_size=3, **call)), **same)
     turned = every(whence.evaluate(model, rows[::-1], **call))
     assert torch.allclose(whole, turned.flip(2), **same)
-    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    monkeypatch.setattr("whence.evaluation.evaluate.CHUNK", 2)
     assert torch.allclose(whole, every(whence.evaluate(model, rows, **call)), **same)
 
 
 @pytest.mark.parametrize(
-    "metric", [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
+    "metric", [name for name, m in whence.evaluation.metrics.items() if m.facts.get("of") in (None, "tokens")]
 )
 def test_padding_matters_to_no_metric(metric: str) -> None:
     model, rows = tiny_bert(), token_rows()
@@ -612,4 +612,4 @@ def test_a_first_row_as_long_as_the_model_takes(spare: int) -> None:
     turned = whence.evaluate(model, rows[::-1], **call)
     value = ("input_x_gradient", "comprehensiveness")
     assert board[value].value == pytest.approx(turned[value].value, abs=1e-6)
-    assert predicting._PADS[model]  # and such rows share passes
+    assert logits._PADS[model]  # and such rows share passes

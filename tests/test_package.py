@@ -37,7 +37,7 @@ def test_import_brings_torch_at_the_first_use_and_nothing_heavier() -> None:
 
 def test_public_names_come_at_their_first_use() -> None:
     code = """if True:
-        import whence, whence.api, whence.methods, whence.metrics.curves
+        import whence, whence.api, whence.methods, whence.evaluation.metrics.curves
         assert {*whence.__all__, "__version__"} <= set(dir(whence))
         assert whence.methods["lrp"].name == "lrp" and whence.metrics["aopc"].name == "aopc"  # and not their folders
         assert whence.FileError is whence.errors.FileError and whence.explain is whence.api.explain
@@ -124,7 +124,7 @@ def test_every_method_has_an_oracle_a_description_and_a_place_in_the_readme() ->
 def test_every_metric_has_a_direction_a_test_and_a_place_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     tests = "".join((ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard"))
-    for name, entry in whence.metrics.items():
+    for name, entry in whence.evaluation.metrics.items():
         assert entry.facts["better"] in ("higher", "lower"), name
         assert entry.description.endswith("."), name
         assert entry.paper, name
@@ -147,7 +147,7 @@ def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: 
     for added in set(whence.methods) - before:
         whence.methods._entries.pop(added)
     for added in set(whence.metrics) - measured:
-        whence.metrics._entries.pop(added)
+        whence.evaluation.metrics._entries.pop(added)
 
 
 def test_the_examples_in_docstrings_run() -> None:

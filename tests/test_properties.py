@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 import whence
 from tests.models import CASES
-from whence.properties import TOYS, properties, seed_table
-from whence.properties.case import Case, prepare
-from whence.properties.invariance import around, equal_ways
-from whence.properties.rewrites import Rewrite, rewrites
-from whence.properties.toys import SEED, SeedTable
+from whence.evaluation.axioms import TOYS, properties, seed_table
+from whence.evaluation.axioms.invariance import around, equal_ways
+from whence.evaluation.axioms.points import Case, prepare
+from whence.evaluation.axioms.rewrites import Rewrite, rewrites
+from whence.evaluation.axioms.toys import SEED, SeedTable
 
 FEWER = {  # samples than by default
     "smoothgrad": {"samples": 2},
@@ -156,7 +156,7 @@ def test_a_shuffled_method_fails_on_a_network_that_hears_everything_too(turned: 
 def test_a_feature_of_the_models_own_without_effect_is_found() -> None:
     table = whence.axioms(Deaf(), rows(), methods=["random"], only=["sensitivity_b"])
     assert table["random", "sensitivity_b"].verdict == "no"
-    from whence.properties.sensitivity import independent
+    from whence.evaluation.axioms.sensitivity import independent
 
     assert independent(case(Deaf(), rows()), 0) == [2]
     assert independent(case(net(), rows()), 0) == []

@@ -193,7 +193,7 @@ def test_models_are_told_without_addresses_and_the_same_after_they_ran() -> None
 
 @pytest.fixture
 def chunked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    monkeypatch.setattr("whence.evaluation.evaluate.CHUNK", 2)
 
 
 @pytest.fixture

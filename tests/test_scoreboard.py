@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.test_evaluation import IMAGES, MASKS, Linear, Pooled, X, every, image_model, small
-from whence.evaluation import work
+from whence.evaluation import scheduler
 
 
 def texts(**more: Any) -> list[dict[str, Any]]:
@@ -108,10 +108,10 @@ def run(path: Path | None, **more: Any) -> whence.Scoreboard:
 
 
 def test_an_interrupted_run_goes_on_and_its_table_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whence.evaluation.run.CHUNK", 2)
+    monkeypatch.setattr("whence.evaluation.evaluate.CHUNK", 2)
     whole = run(None)
     file = tmp_path / "run.jsonl"
-    real, calls = work.Work.chunk, []
+    real, calls = scheduler.Work.chunk, []
 
     def chunk(self: Any, cases: Any, first: bool) -> Any:
         calls.append(len(cases))
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_and_its_table_is_the_same(tmp_path: Path, mo
             raise Stopped
         return real(self, cases, first)
 
-    monkeypatch.setattr(work.Work, "chunk", chunk)
+    monkeypatch.setattr(scheduler.Work, "chunk", chunk)
     with pytest.raises(Stopped):
         run(file)
     with file.open("a") as half:
@@ -555,11 +555,11 @@ def test_masks_of_0_and_255_show_the_object() -> None:
 def test_masks_of_cropped_images_have_the_size_that_the_model_sees() -> None:
     from dataclasses import replace
 
-    import whence.evaluation.cases as cases
+    import whence.evaluation.examples as cases
 
     case = cases.case_of(image_model(), {"inputs": IMAGES[:1], "mask": torch.ones(12, 12)}, 0, None)
-    from whence.evaluation.asking import View
-    from whence.metrics.segmentation import on_mask
+    from whence.evaluation.metrics.segmentation import on_mask
+    from whence.evaluation.requests import View
 
     view = View(case, "g", torch.zeros(36).double(), 0, None, torch.zeros(2), 0)  # type: ignore[arg-type]
     assert on_mask(view, 255)[0].shape == (12, 12)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         WhenceError,
         WhenceWarning,
     )
-    from whence.evaluation.recommending import Recommendation, recommend
-    from whence.evaluation.run import evaluate
+    from whence.evaluation.axioms import AxiomTable, axioms
+    from whence.evaluation.evaluate import evaluate
+    from whence.evaluation.metrics import metric, metrics
+    from whence.evaluation.recommend import Recommendation, recommend
     from whence.evaluation.scoreboard import Scoreboard
     from whence.methods import method, methods
-    from whence.metrics import metric, metrics
-    from whence.properties import AxiomTable, axioms
     from whence.results.attribution import Attribution
     from whence.results.comparison import Comparison, Trace
     from whence.subject.subject.named_baselines import neutral
@@ -87,12 +87,12 @@ _HOMES = {
     "whence.results.attribution": ["Attribution"],
     "whence.results.comparison": ["Comparison", "Trace"],
     "whence.engine.call": ["Call", "derivative"],
-    "whence.evaluation.recommending": ["Recommendation", "recommend"],
-    "whence.evaluation.run": ["evaluate"],
+    "whence.evaluation.recommend": ["Recommendation", "recommend"],
+    "whence.evaluation.evaluate": ["evaluate"],
     "whence.evaluation.scoreboard": ["Scoreboard"],
     "whence.methods": ["method"],
-    "whence.metrics": ["metric"],
-    "whence.properties": ["AxiomTable", "axioms"],
+    "whence.evaluation.metrics": ["metric"],
+    "whence.evaluation.axioms": ["AxiomTable", "axioms"],
     "whence.subject.subject.named_baselines": ["neutral"],
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
@@ -132,7 +132,7 @@ class _Front(ModuleType):
 
     @property
     def metrics(self) -> Any:
-        return importlib.import_module("whence.metrics").metrics
+        return importlib.import_module("whence.evaluation.metrics").metrics
 
     @metrics.setter
     def metrics(self, folder: Any) -> None:

@@ -47,7 +47,7 @@ def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
 
 
 def evaluate_command(options: argparse.Namespace) -> int:
-    from whence.evaluation.run import evaluate
+    from whence.evaluation.evaluate import evaluate
 
     check_out(options)
     wanted, columns = by_method(options, listed(options.methods, "--methods")), _columns(options)
@@ -60,7 +60,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
 
 def recommend_command(options: argparse.Namespace) -> int:
-    from whence.evaluation.recommending import recommend
+    from whence.evaluation.recommend import recommend
 
     check_out(options)
     wanted = None if options.methods is None else by_method(options, listed(options.methods, "--methods"))
@@ -75,7 +75,7 @@ def recommend_command(options: argparse.Namespace) -> int:
 
 
 def axioms_command(options: argparse.Namespace) -> int:
-    from whence.properties import axioms, seed_table
+    from whence.evaluation.axioms import axioms, seed_table
 
     check_out(options)
     names = listed(options.methods, "--methods") if options.methods else None

@@ -63,7 +63,7 @@ def methods() -> Table:
 
 
 def metrics() -> Table:
-    """What `whence.metrics` has."""
+    """What `whence.evaluation.metrics` has."""
     return _table("metric", "metrics")
 
 

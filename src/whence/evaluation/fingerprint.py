@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.adapters.wrapped import Wrapped
-from whence.evaluation.cases import Case, bytes_of
+from whence.evaluation.examples import Case, bytes_of
 
 
 def fingerprint_of(model: Any, cases: list[Case]) -> dict[str, str]:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import ParameterError, did_you_mean
-from whence.evaluation.asking import Result
-from whence.evaluation.cases import Failure
+from whence.evaluation.examples import Failure
 from whence.evaluation.fingerprint import said
+from whence.evaluation.requests import Result
 from whence.methods import methods as known_methods
 from whence.util.files import Place, csv_text, page_written, written
 from whence.util.terminal import say

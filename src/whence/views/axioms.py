@@ -5,17 +5,17 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from whence.evaluation.axioms.registry import properties
+from whence.evaluation.axioms.table import MEANING
+from whence.evaluation.axioms.toys import TOYS
 from whence.methods import methods
-from whence.properties.register import properties
-from whence.properties.table import MEANING
-from whence.properties.toys import TOYS
 from whence.util.terminal import clean
 from whence.views.html import page, text
 from whence.views.tables import table
 
 if TYPE_CHECKING:
-    from whence.properties.table import AxiomTable, Cell
-    from whence.properties.toys import Entry, SeedTable
+    from whence.evaluation.axioms.table import AxiomTable, Cell
+    from whence.evaluation.axioms.toys import Entry, SeedTable
 
 _WASH = {"yes": "rgba(46,160,67,.22)", "no": "rgba(218,54,51,.22)", "not refuted": "rgba(187,128,9,.2)", "–": "none"}
 _WIDTH = 118

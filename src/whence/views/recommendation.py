@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whence.evaluation.recommending import FEW, Recommendation
+from whence.evaluation.recommend import FEW, Recommendation
 from whence.util.terminal import clean
 from whence.views import scoreboard
 from whence.views.kinds import text

@@ -1,0 +1,219 @@
+"""The methods' answers for the rows of an evaluation: as they are, moved by a step, and with random weights."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.adapters.wrapped import Wrapped
+from whence.api import explain
+from whence.errors import InputError, ModelError, WhenceWarning
+from whence.evaluation.data import named
+from whence.evaluation.examples import Case, together
+from whence.evaluation.fingerprint import said
+from whence.evaluation.requests import Again, Randomised, View
+from whence.methods import methods
+from whence.results.attribution import Attribution
+
+
+@dataclass(frozen=True, eq=False)
+class Ranker:
+    """A line of the table: a method with its parameters, or a function of the user's."""
+
+    name: str
+    method: str = ""
+    params: Mapping[str, Any] | None = None
+    function: Callable[..., Any] | None = None  # (model, inputs, targets) → a tensor of values
+
+    @property
+    def said(self) -> Any:
+        """For a result file."""
+        return [self.method, said(dict(self.params or {})), said(self.function)]
+
+
+def rankers(given: Any) -> list[Ranker]:
+    """Names, or a dict from a line's name to a method's parameters ("method" among them, if it is another) or to a
+    function."""
+    found = []
+    for name, params in named(given, "method", InputError, functions=True).items():
+        if callable(params):
+            found.append(Ranker(name, function=params))
+            continue
+        other = params.pop("method", None)
+        method = name if other is None else other
+        if method not in CONTROLS:
+            name = methods.label(name) if other is None else name
+            method, preset = methods.resolve(method)
+            params = {**preset, **params}
+            methods[method].check({k: v for k, v in params.items() if k in methods[method].parameters})
+        if name in {ranker.name for ranker in found}:
+            raise InputError(f"The method {name!r} is listed twice.\n  Give a dict to have it with other parameters.")
+        found.append(Ranker(name, method, params))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Explainer:
+    """How this evaluation calls `explain`."""
+
+    model: Any
+    options: Mapping[str, Any]
+    seed: int
+    wrt: Any = None
+
+    def of_rows(self, ranker: Ranker, cases: Sequence[Case], targets: Sequence[int]) -> list[Attribution | Exception]:
+        """Each row's attribution, with its axis of rows; or what went wrong for it."""
+        return self._each(ranker, self.model, cases, targets)
+
+    def of_steps(self, ranker: Ranker, asked: Sequence[tuple[View, Again]]) -> list[Any]:
+        """φ of each row moved by a step, like the input."""
+        cases = [
+            replace(view.case, inputs={**view.case.inputs, view.case.name: view.case.x + again.step.to(view.case.x)})
+            for view, again in asked
+        ]
+        found = self._each(ranker, cases[0].model, cases, [view.target for view, _ in asked])
+        return [a if isinstance(a, Exception) else a.raw for a in found]
+
+    def randomised(self, ranker: Ranker, asked: Sequence[tuple[View, Randomised]]) -> list[Any]:
+        """Unit scores of each row under a model whose weights are random from the top down to a stage."""
+        wanted = asked[0][1]
+        root = asked[0][0].case.root
+        if not isinstance(root, nn.Module) or (not isinstance(self.model, Wrapped) and self.model is not root):
+            raise ModelError("Randomised weights need an nn.Module.\n  Give the module itself, not a function.")
+        other: Any = randomised(root, wanted.stage, wanted.stages, wanted.alone, self.seed)
+        if isinstance(self.model, Wrapped):
+            other = replace(self.model, model=other)
+        cases = [view.case for view, _ in asked]
+        found = self._each(ranker, other, cases, [view.target for view, _ in asked])
+        return [a if isinstance(a, Exception) else unit_scores(case, a) for case, a in zip(cases, found, strict=True)]
+
+    def _each(
+        self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]
+    ) -> list[Attribution | Exception]:
+        """Rows that go together in one call; one by one where that fails, so that one bad row spoils no other."""
+        found: list[Any] = [None] * len(cases)
+        groups: dict[Any, list[int]] = {}
+        for number, case in enumerate(cases):
+            shapes = tuple(tuple(v.shape) for v in case.inputs.values() if isinstance(v, Tensor))
+            groups.setdefault("" if isinstance(model, Wrapped) else shapes, []).append(number)
+        for members in groups.values():
+            for some in (members, *([n] for n in members)):
+                if all(found[n] is not None and not isinstance(found[n], Exception) for n in some):
+                    continue
+                try:
+                    parts = self._called(ranker, model, [cases[n] for n in some], [targets[n] for n in some])
+                except Exception as error:  # the row's, the model's or the method's: reported
+                    parts = [error] * len(some)
+                for n, part in zip(some, parts, strict=True):
+                    found[n] = part
+        return found
+
+    def _called(self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]) -> list[Any]:
+        if ranker.method in CONTROLS:
+            return [CONTROLS[ranker.method](case) for case in cases]
+        inputs = [case.given for case in cases] if isinstance(model, Wrapped) else together(cases)
+        if ranker.function is not None:
+            wanted = torch.tensor(list(targets), device="cpu")
+            values = torch.as_tensor(ranker.function(model, inputs, wanted), device="cpu")
+            return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(cases))]
+        options = {**self.options, **(ranker.params or {})}
+        seed = int(options.pop("seed", self.seed))
+        seeds = [(seed * 1_000_003 + case.seed) % 2**31 for case in cases]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WhenceWarning)  # what matters of them is measured here
+            a = explain(
+                model, inputs, method=ranker.method, target=list(targets), seed=seeds, wrt=self.wrt, progress=False,
+                **options,
+            )  # fmt: skip
+        return [a._pick([i]) for i in range(len(cases))]
+
+
+def _bare(name: str, values: Tensor, target: int) -> Attribution:
+    return Attribution(
+        values=values, raw=values, target=torch.tensor([target], device="cpu"),
+        output_value=torch.zeros(1, device="cpu"), method=name, params={},
+        receipt={"forward_passes": 0, "backward_passes": 0},
+    )  # fmt: skip
+
+
+def edges(case: Case) -> Attribution:
+    """The control of images: where the picture has edges, by Sobel's filters."""
+    if not case.image:
+        raise InputError("edges is a control for images.\n  Leave it out.")
+    gray = case.x.detach().cpu().double().mean(1, keepdim=True)
+    across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]], dtype=torch.float64, device="cpu")
+    padded = nn.functional.pad(gray, (1, 1, 1, 1), mode="replicate")
+    found = [nn.functional.conv2d(padded, filter_[None, None]) for filter_ in (across, across.T)]
+    return _bare("edges", (found[0] ** 2 + found[1] ** 2).sqrt()[:, 0], 0)
+
+
+CONTROLS: dict[str, Callable[[Case], Attribution]] = {"edges": edges}  # beside the method `random`
+
+
+def unit_scores(case: Case, a: Attribution) -> Tensor:
+    """One number per unit, (units,) in float64, of one row's attribution."""
+    if not isinstance(a.values, Tensor):
+        raise InputError(f"{a.method} explains several inputs.\n  Name the one to evaluate with wrt=.")
+    if a.image_size is not None and tuple(a.values.shape[1:]) != case.shape:
+        a = a.to_image_size()
+    values = a.values[0].detach().cpu().double()
+    if values.dim() == len(case.shape) + 1 and case.channel is not None:
+        values = values.sum(case.channel - 1)
+    if case.ids and values.dim() == 1:
+        values = values[: case.shape[0]]  # beyond are the paddings of a longer row
+    if tuple(values.shape) != case.shape:
+        raise InputError(
+            f"{a.method} gave values {tuple(values.shape)}, and the units of the row are {case.shape}.\n"
+            "  Leave at= out, or this method."
+        )
+    if not bool(torch.isfinite(values[case.real.view(case.shape)]).all()):
+        raise InputError(f"{a.method} gave values that are not finite.\n  Leave the row out.")
+    return values.flatten()
+
+
+def scores_or_error(case: Case, a: Attribution | Exception) -> Tensor | Exception:
+    """One number per unit, or what is wrong with them."""
+    if isinstance(a, Exception):
+        return a
+    try:
+        return unit_scores(case, a)
+    except Exception as error:
+        return error
+
+
+# ---- random weights ----
+
+
+def stages_of(root: nn.Module, stages: int) -> list[list[nn.Module]]:
+    """The modules with weights of their own, from the top down, in so many groups."""
+    layers = [module for module in root.modules() if next(module.parameters(recurse=False), None) is not None][::-1]
+    count = min(stages, len(layers))
+    if count == 0:
+        raise ModelError("The model has no weights to randomise.\n  Leave this metric out.")
+    ends = [round(i * len(layers) / count) for i in range(count + 1)]
+    return [layers[a:b] for a, b in pairwise(ends)]
+
+
+@torch.no_grad()
+def randomised(root: nn.Module, stage: int, stages: int, alone: bool, seed: int) -> nn.Module:
+    """A copy with the weights of some stages drawn anew, from a normal with each tensor's own mean and deviation."""
+    other = copy.deepcopy(root)
+    groups = stages_of(other, stages)
+    for number, group in enumerate(groups):
+        if number != stage if alone else number > stage:
+            continue
+        generator = torch.Generator().manual_seed(seed * 1009 + number)
+        for module in group:
+            for p in module.parameters(recurse=False):
+                if p.is_floating_point():
+                    draw = torch.randn(p.shape, generator=generator, dtype=torch.float64, device="cpu")
+                    spread = p.double().std(correction=0).cpu() if p.numel() > 1 else torch.zeros((), device="cpu")
+                    p.copy_(draw * spread + p.double().mean().cpu())
+    return other

@@ -1,0 +1,124 @@
+"""The properties of attribution methods, measured on the user's own model: `whence.axioms`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whence.errors import MethodError, ParameterError, WhenceError
+from whence.evaluation.axioms.asker import Asker, NotMeasured
+from whence.evaluation.axioms.points import prepare
+from whence.evaluation.axioms.registry import axiom, properties
+from whence.evaluation.axioms.table import AxiomTable, Cell, Finding, Witness
+from whence.methods import methods as known
+from whence.util.progress import steps
+
+# each registers itself, in the order in which they are listed
+# isort: off
+from whence.evaluation.axioms import sensitivity, sums, invariance, symmetry, continuity  # noqa: F401
+from whence.evaluation.axioms.toys import TOYS, Toy, seed_table
+
+__all__ = ["TOYS", "AxiomTable", "Cell", "Toy", "Witness", "axiom", "axioms", "properties", "seed_table"]
+
+
+def axioms(
+    model: Any,
+    inputs: Any,
+    *,
+    baseline: Any = None,
+    methods: Sequence[str] | Mapping[str, Mapping[str, Any] | None] | None = None,
+    target: Any = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    wrt: Any = None,
+    output: Any = "logit",
+    only: Sequence[str] | None = None,
+    equivalents: Sequence[Any] = (),
+    tolerance: float = 0.02,
+    rows: int = 4,
+    features: int = 6,
+    batch_size: int = 32,
+) -> AxiomTable:
+    """The property table of attribution methods, measured on this model: a number, a verdict and a witness per cell.
+
+    `methods` is a list of names, or a dict from a name to that method's parameters; None is every method. `only` names
+    the properties to measure, `equivalents` are models that compute the same scores. A violation up to `tolerance` (a
+    share of the largest attribution, or of the score's change) counts as rounding. At most `rows` rows are taken, the
+    first ones, and in each at most `features` units; `batch_size` points are explained at once.
+    """
+    chosen = _chosen(methods)
+    names = _properties(only)
+    _check(tolerance, seed=seed, rows=rows, features=features, batch_size=batch_size)
+    case = prepare(
+        model, inputs, baseline=baseline, target=target, wrt=wrt, output=output, seed=seed, rows=rows,
+        features=features, equivalents=tuple(equivalents), chunk=batch_size,
+    )  # fmt: skip
+    cells = {}
+    for method in steps(list(chosen), progress, "axioms"):
+        ask = Asker(case, method, chosen[method], seed, tolerance)
+        reason = _runs(ask)
+        for name in names:
+            found = Finding(None, "–", None, reason) if reason else _measured(ask, name)
+            cells[method, name] = Cell(method, name, found.verdict, found.number, found.witness, found.note)
+    reference = {method: bool(known[method].facts.get("reference")) for method in chosen}
+    facts = {"tolerance": tolerance, "rows": len(case.rows), "features": features, "seed": seed}
+    return AxiomTable(tuple(chosen), tuple(names), cells, reference, facts)
+
+
+def _runs(ask: Asker) -> str:
+    """Why a method gives no answer for this model at all, or nothing."""
+    try:
+        ask.rows()
+    except Exception as error:
+        return _reason(error)
+    return ""
+
+
+def _measured(ask: Asker, name: str) -> Finding:
+    try:
+        return properties[name].function(ask)
+    except NotMeasured as error:
+        return Finding(None, "–", None, str(error))
+    except WhenceError as error:
+        if "equivalents[" in str(error):
+            raise
+        return Finding(None, "–", None, _reason(error))
+    except Exception as error:  # a method that cannot do this must not keep the others from it
+        return Finding(None, "–", None, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return first if isinstance(error, WhenceError | NotMeasured) else f"{type(error).__name__}: {first}"
+
+
+# ---- checks ----
+
+
+def _chosen(methods: Any) -> dict[str, dict[str, Any]]:
+    given = list(known) if methods is None else [methods] if isinstance(methods, str) else methods
+    if not isinstance(given, Mapping | Sequence) or not given:
+        raise MethodError(
+            "There is no method to measure.\n  Give methods=[...] with at least one name, or leave it out."
+        )
+    chosen = {name: dict(params or {}) for name, params in given.items()} if isinstance(given, Mapping) else {}
+    chosen = chosen or {name: {} for name in given}
+    for name, params in chosen.items():
+        known[name].check(params)
+    return {known.label(name): params for name, params in chosen.items()}
+
+
+def _properties(only: Sequence[str] | None) -> list[str]:
+    names = list(properties) if only is None else [only] if isinstance(only, str) else list(only)
+    if not names:
+        raise ParameterError("only= names no property.\n  Give at least one, or leave it out.")
+    return [properties[name].name for name in names]
+
+
+def _check(tolerance: Any, **numbers: Any) -> None:
+    for name, value in numbers.items():
+        low = 0 if name == "seed" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ParameterError(f"axioms: {name}={value!r} is not allowed.\n  Give a whole number, at least {low}.")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
+        raise ParameterError(f"axioms: tolerance={tolerance!r} is not allowed.\n  Give a number between 0 and 1.")

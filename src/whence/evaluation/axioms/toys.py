@@ -1,0 +1,187 @@
+"""The seeds' toy functions, and the seeds' table beside what is measured on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.evaluation.axioms.table import AxiomTable, Cell, Verdict
+from whence.util.files import Place, csv_text, page_written, written
+
+
+class Toy(nn.Module):
+    """A function of a few numbers, with rows to look at, a baseline, and others that compute the same."""
+
+    def __init__(
+        self, function: Callable[[Tensor], Tensor], rows: list[list[float]], note: str,
+        equivalents: tuple[Callable[[Tensor], Tensor], ...] = (), counter: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.function, self.note, self.equivalents, self.counter = function, note, equivalents, counter
+        self.inputs = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        self.baseline = torch.zeros_like(self.inputs[:1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)[:, None]
+
+
+def _pair_a(x: Tensor) -> Tensor:
+    return torch.relu(torch.relu(x[:, 0]) - 1 - torch.relu(x[:, 1]))
+
+
+def _pair_b(x: Tensor) -> Tensor:
+    return torch.relu(torch.relu(x[:, 0] - 1) - torch.relu(x[:, 1]))
+
+
+TOYS: dict[str, Toy] = {
+    "saturated": Toy(
+        lambda x: 1 - torch.relu(1 - x[:, 0]), [[2.0]], "1 − relu(1 − x) from 0 to 2: flat where it is explained"
+    ),
+    "capped sum": Toy(
+        lambda x: 1 - torch.relu(1 - x[:, 0] - x[:, 1]), [[0.8, 0.9], [0.3, 0.4]], "min(x1 + x2, 1): saturated outputs"
+    ),
+    "threshold": Toy(lambda x: torch.relu(x[:, 0] - 10), [[12.0]], "max(0, x − 10): its gradient jumps at 10"),
+    "logistic": Toy(lambda x: torch.sigmoid(x[:, 0] + x[:, 1]), [[1.0, 1.0], [2.0, -1.0]], "logistic(x1 + x2)"),
+    "equal networks": Toy(
+        _pair_a, [[3.0, 1.0], [4.0, 0.5]],
+        "relu(relu(x1) − 1 − relu(x2)), which equals relu(relu(x1 − 1) − relu(x2)) for x2 ≥ 0",
+        equivalents=(_pair_b,),
+    ),
+    "minimum": Toy(
+        lambda x: x[:, 0] - torch.relu(x[:, 0] - x[:, 1]), [[2.0, 2.0]],
+        "a − relu(a − b) at (2, 2), a kink: symmetric in a and b, and not written so", counter=True,
+    ),
+}  # fmt: skip
+
+# seed 004's summary, as it stands: an empty entry is one that it left open
+_METHODS = ("gradient", "guided_backprop", "deeplift", "integrated_gradients")
+SEED: dict[str, tuple[str, str, str, str]] = {
+    "sensitivity_a": ("no", "no", "yes", "yes"),
+    "sensitivity_b": ("yes", "yes", "", "yes"),
+    "continuity": ("no", "no", "yes", "yes"),
+    "completeness": ("no", "no", "yes", "yes"),
+    "implementation_invariance": ("yes", "", "no", "yes"),
+    "symmetry": ("yes", "yes", "yes", "yes"),
+    "linearity": ("yes", "yes", "", "yes"),
+}
+BEYOND = {  # a property → what says more of it than the seed asked
+    "sensitivity_b": "sensitivity_b_cancelling",
+    "linearity": "linearity_negative",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the seed's table, the verdict measured on its toys, and counter-examples found elsewhere."""
+
+    property: str
+    method: str
+    seed: str  # "yes", "no", or "" where the seed left it open
+    measured: Verdict
+    number: float | None
+    where: str  # the toy, and the witness
+    against: tuple[str, ...]  # counter-examples beyond the seed's own functions
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f" {self.number:.1g}"
+        return f"{self.seed or 'open'} → {self.measured}{number}{'*' if self.against else ''}"
+
+
+@dataclass(frozen=True)
+class SeedTable:
+    """Seed 004's table beside what was measured; `entries` by (method, property)."""
+
+    entries: Mapping[tuple[str, str], Entry]
+    tables: Mapping[str, AxiomTable]  # by toy
+    reference: Mapping[str, bool]
+
+    def __getitem__(self, key: tuple[str, str]) -> Entry:
+        return self.entries[key]
+
+    def __str__(self) -> str:
+        from whence.views.axioms import printed_seed
+
+        return printed_seed(self)
+
+    def to_html(self, path: Place = None, *, title: str = "Whence: the seeds' property table, measured") -> str:
+        """A self-contained page; written to a file, if there is a path."""
+        from whence.views.axioms import page_of_seed
+
+        return page_written(page_of_seed(self, title), path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what the name's ending says: html, csv or json."""
+        from whence.views.files import write
+
+        write(self, path)
+
+    def _repr_html_(self) -> str:
+        from whence.views.axioms import seed_section
+
+        return seed_section(self)
+
+    def to_json(self, path: Place = None) -> str:
+        """The entries, as JSON; written to a file, if there is a path."""
+        return written(json.dumps([asdict(entry) for entry in self.entries.values()], ensure_ascii=False), path)
+
+    def to_csv(self, path: Place = None) -> str:
+        """One line per entry; written to a file, if there is a path."""
+        head = ["property", "method", "seed", "measured", "number", "where", "against"]
+        lines = [
+            [e.property, e.method, e.seed, e.measured, e.number, e.where, "; ".join(e.against)]
+            for e in self.entries.values()
+        ]
+        return written(csv_text(head, lines), path)
+
+
+def seed_table(methods: Any = None, *, seed: int = 0) -> SeedTable:
+    """Seed 004's table, each entry beside what is measured on the seeds' toy functions, and beside counter-examples."""
+    from whence.evaluation.axioms import axioms
+
+    tables = {
+        name: axioms(
+            toy, toy.inputs, baseline=toy.baseline, methods=methods or _METHODS, seed=seed, equivalents=toy.equivalents
+        )
+        for name, toy in TOYS.items()
+    }
+    first = next(iter(tables.values()))
+    entries = {
+        (method, name): _entry(tables, method, name, dict(zip(_METHODS, told, strict=True)).get(method, ""))
+        for name, told in SEED.items()
+        for method in first.methods
+    }
+    return SeedTable(entries, tables, first.reference)
+
+
+def _entry(tables: Mapping[str, AxiomTable], method: str, name: str, told: str) -> Entry:
+    own = {toy: table[method, name] for toy, table in tables.items() if not TOYS[toy].counter}
+    where, cell = _verdict(own)
+    said = "" if cell.witness is None or cell.verdict != "no" else f"{where}: {cell.witness}"
+    against = () if cell.verdict == "no" else _against(tables, method, name)
+    return Entry(name, method, told, cell.verdict, cell.number, said, against)
+
+
+def _verdict(cells: Mapping[str, Cell]) -> tuple[str, Cell]:
+    """Of several functions: one counter-example refutes, else the strongest that can be said, by the largest number."""
+    order = ("no", "yes", "not refuted", "–")
+    worst = min(cells, key=lambda toy: (order.index(cells[toy].verdict), -(cells[toy].number or 0.0)))
+    return worst, cells[worst]
+
+
+def _against(tables: Mapping[str, AxiomTable], method: str, name: str) -> tuple[str, ...]:
+    found = []
+    for toy, table in tables.items():
+        if TOYS[toy].counter and table[method, name].verdict == "no":
+            found.append(f"{TOYS[toy].note}: {table[method, name].witness}")
+    more = BEYOND.get(name)
+    if more:
+        where, cell = _verdict({toy: table[method, more] for toy, table in tables.items()})
+        if cell.verdict == "no":
+            found.append(f"{more}, {where}: {cell.witness}")
+    return tuple(found)

@@ -1,0 +1,209 @@
+"""`whence.evaluate`: methods by metrics, on the user's model and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from numbers import Integral
+from os import PathLike
+from typing import Any, Literal
+
+from whence.adapters.wrapped import Wrapped
+from whence.errors import InputError, ParameterError, TargetError
+from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
+from whence.evaluation.data import listed, named
+from whence.evaluation.examples import Case, Failure, failed, read_case, read_masks, seeded
+from whence.evaluation.fingerprint import fingerprint_of, said
+from whence.evaluation.journal import VERSION, Journal
+from whence.evaluation.metrics import metrics as known_metrics
+from whence.evaluation.removal import default
+from whence.evaluation.requests import Result
+from whence.evaluation.scheduler import Work
+from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.util.progress import bar
+
+CHUNK = 32  # rows that are explained and perturbed together
+
+
+def evaluate(
+    model: Any,
+    data: Any,
+    *,
+    methods: Any,
+    metrics: Any,
+    labels: Any = None,
+    masks: Any = None,
+    rationales: Any = None,
+    target: Literal["predicted", "label"] | int = "predicted",
+    operator: Any = None,
+    seed: int = 0,
+    controls: bool = True,
+    batch_size: int | None = None,
+    resume: str | PathLike[str] | None = None,
+    progress: bool | None = None,
+    wrt: Any = None,
+    **options: Any,
+) -> Scoreboard:
+    """Measure methods by metrics on the rows of a data set: a table with intervals and the random control.
+
+    `data` are tensors, texts, images, or rows as dicts with "inputs" and what metrics need of "label", "mask" and
+    "rationale". Further options go to `explain`. `resume` names a file from which an interrupted run goes on.
+    """
+    columns = _columns(metrics, operator)
+    lines = _lines(methods, controls)
+    _check(model, target, batch_size, seed)
+    rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
+    cases, failures = _cases(model, rows, wrt)
+    cases = read_masks(seeded(cases))
+    if isinstance(model, Wrapped) and isinstance(target, str) and target not in ("predicted", "label"):
+        target = model.target(target)
+    columns = [_with_operator(column, cases[0]) for column in columns]
+    _check_needs(columns, cases, target)
+    if controls and "edges" not in {line.name for line in lines} and all(case.image for case in cases):
+        lines = [*lines, Ranker("edges", "edges")]
+    work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
+    header = {
+        "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
+        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
+        **(fingerprint_of(model, cases) if resume is not None else {}),
+    }  # fmt: skip
+    chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)]
+    fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
+    with Journal(resume, header, fits) as journal, bar(len(cases), progress, "evaluate") as counted:
+        for number, chunk in enumerate(chunks):
+            if number not in journal.chunks:
+                journal.add(number, work.chunk(chunk, first=number == 0))
+            counted(len(chunk))
+    return _board(journal, lines, columns, failures, header, len(rows), seed)
+
+
+# ---- what was asked ----
+
+
+def _lines(methods: Any, controls: bool) -> list[Ranker]:
+    found = rankers(methods)
+    taken = next((line for line in found if line.name == "random" and line.method != "random"), None)
+    if controls and taken is not None:
+        raise ParameterError("The line 'random' is that of the control.\n  Give yours another name.")
+    if controls and not any(line.name == "random" for line in found):
+        found.append(Ranker("random", "random"))
+    return found
+
+
+def _columns(given: Any, operator: Any) -> list[Column]:
+    """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another)."""
+    found = []
+    for name, params in named(given, "metric", ParameterError).items():
+        entry = known_metrics[params.pop("metric", name)]
+        if operator is not None and "operator" in entry.parameters:
+            params.setdefault("operator", operator)
+        found.append(Column(name, entry.name, entry.check(params), entry.facts))
+    return found
+
+
+def _with_operator(column: Column, case: Case) -> Column:
+    """The first of the metric's usual operators that these rows take, where none is asked for."""
+    if column.params.get("operator", "") is not None:
+        return column
+    return replace(column, params={**column.params, "operator": default(case, *column.facts["operators"])})
+
+
+def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
+    label = isinstance(target, str) and isinstance(model, Wrapped) and target in model.labels.values()
+    whole = isinstance(target, Integral) and not isinstance(target, bool)
+    if not label and not whole and not (isinstance(target, str) and target in ("predicted", "label")):
+        raise TargetError(f'target={target!r} is not allowed.\n  Give "predicted", "label", or the number of a class.')
+    if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
+        raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**31:
+        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0 to 2³¹ − 1.")
+
+
+def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:
+    """The rows that can be read, and those which cannot."""
+    found = [read_case(model, row, place, wrt) for place, row in enumerate(rows)]
+    cases = [case for case in found if isinstance(case, Case)]
+    if not cases:
+        raise next(error for error in found if isinstance(error, Exception))
+    return cases, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
+
+
+def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) -> None:
+    for column in columns:
+        for need in column.facts.get("needs", ()):
+            if need != "attention" and all(getattr(case, need) is None for case in cases):
+                raise InputError(
+                    f"{column.metric} needs {need}s, and the rows come without.\n"
+                    f"  Give {need}s= one per row, or leave the metric out."
+                )
+        kind = str(column.facts.get("of"))
+        fits = {"images": all(c.image for c in cases), "values": not any(c.ids for c in cases)}
+        if not fits.get(kind, True):
+            raise InputError(f"{column.metric} is for {kind}, and the rows are none.\n  Leave the metric out.")
+    if target == "label" and all(case.label is None for case in cases):
+        raise InputError('target="label" needs labels, and the rows come without.\n  Give labels= one per row.')
+
+
+# ---- the table ----
+
+
+def _fits(told: Any, chunks: int, lines: set[str], columns: set[str]) -> bool:
+    """Whether this is a chunk's results, as `Work.chunk` gives them."""
+    number, rows, cost, failures = (told.get(name) for name in ("chunk", "rows", "cost", "failures"))
+    return (
+        _is_place(number)
+        and number < chunks
+        and isinstance(told.get("seconds"), int | float)
+        and isinstance(rows, list)
+        and all(isinstance(row, list) and len(row) == 6 and _row_fits(row, lines, columns) for row in rows)
+        and isinstance(cost, dict)
+        and cost.keys() <= lines
+        and all(isinstance(own, dict) and _numbers(own.values()) for own in cost.values())
+        and isinstance(failures, list)
+        and all(isinstance(f, list) and len(f) == 4 and all(isinstance(part, str) for part in f[1:]) for f in failures)
+    )
+
+
+def _row_fits(row: list[Any], lines: set[str], columns: set[str]) -> bool:
+    method, metric, place, value, parts, curve = row
+    named = isinstance(method, str) and method in lines and isinstance(metric, str) and metric in columns
+    drawn = curve is None or (
+        isinstance(curve, list) and len(curve) == 2 and all(isinstance(axis, list) and _numbers(axis) for axis in curve)
+    )
+    return (
+        named
+        and _is_place(place)
+        and _numbers([value])
+        and isinstance(parts, dict)
+        and _numbers(parts.values())
+        and drawn
+    )
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
+
+
+def _board(
+    journal: Journal, lines: Sequence[Ranker], columns: Sequence[Column], failures: Sequence[Failure],
+    header: Mapping[str, Any], rows: int, seed: int,
+) -> Scoreboard:  # fmt: skip
+    results: dict[tuple[str, str], dict[int, Result]] = {(a.name, b.name): {} for a in lines for b in columns}
+    cost: dict[str, dict[str, float]] = {line.name: {} for line in lines}
+    all_failures, seconds = list(failures), 0.0
+    for number in sorted(journal.chunks):
+        told = journal.chunks[number]
+        for method, metric, place, value, parts, curve in told["rows"]:
+            results[method, metric][place] = Result(value, parts, None if curve is None else tuple(curve))
+        for method, own in told["cost"].items():
+            cost[method] = {key: cost[method].get(key, 0) + amount for key, amount in own.items()}
+        all_failures += [Failure(*line) for line in told["failures"]]
+        seconds += told["seconds"]
+    settings = {"target": header["target"], "seed": seed, "rows": rows}
+    return Scoreboard(tuple(line.name for line in lines), tuple(columns), results, cost, tuple(all_failures), settings,
+                      seconds)  # fmt: skip

@@ -1,0 +1,25 @@
+"""The metrics: one small file per family. A metric maps a View of one row, as one method explained it, to a Result.
+
+It asks for what it needs (perturbed copies, other explanations) by yielding requests; see `evaluation.asking`. Facts in
+the registry: `better` ("higher" or "lower"), `needs` (what rows must come with), `of` ("ids", "values", "images").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from whence.evaluation.requests import Result
+from whence.registry import Registry
+
+Asking = Generator[list[Any], list[Any], Result]
+Metric = Callable[..., Any]  # (view, *, …) → a Result, or a generator of requests that returns one
+metrics: Registry[Metric] = Registry("metric")
+metric = metrics.register
+
+# each registers itself, in the order in which they are listed
+# isort: off
+from whence.evaluation.metrics import removal, curves, perturbation, road  # noqa: E402, F401
+from whence.evaluation.metrics import infidelity, sensitivity, randomisation, completeness  # noqa: E402, F401
+from whence.evaluation.metrics import erasure  # noqa: E402, F401
+from whence.evaluation.metrics import segmentation, pointing, rationales  # noqa: E402, F401

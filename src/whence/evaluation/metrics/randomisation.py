@@ -1,0 +1,55 @@
+"""Whether an explanation hears of the weights at all (Adebayo et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from whence.evaluation.answers.explanations import stages_of
+from whence.evaluation.metrics import Asking, metric
+from whence.evaluation.requests import Randomised, Result, View
+from whence.registry import Bounds
+
+
+@metric("model_randomisation", paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower")
+def model_randomisation(
+    view: View, *, stages: Annotated[int, Bounds(low=1)] = 4, order: Literal["cascade", "independent"] = "cascade",
+    absolute: bool = True,
+) -> Asking:  # fmt: skip
+    """Mean rank correlation of φ with itself as weights turn random from the top down, or one stage at a time.
+
+    It should fall towards 0. `absolute` ranks |φ|; the correlation of signed φ is told beside it.
+    """
+    root = view.case.root
+    count = stages if root is None else len(stages_of(root, stages))
+    answers = yield [Randomised(stage, stages, order == "independent") for stage in range(count)]
+    here = view.scores[view.case.free]
+    both = {
+        name: [spearman(*(pair if name == "signed" else (pair[0].abs(), pair[1].abs()))) for pair in
+               ((scores[view.case.free], here) for scores in answers)]
+        for name in ("absolute", "signed")
+    }  # fmt: skip
+    chosen = both["absolute" if absolute else "signed"]
+    known = [rho for rho in chosen if not math.isnan(rho)]
+    value = sum(known) / len(known) if known else float("nan")
+    other = [rho for rho in both["signed"] if not math.isnan(rho)]
+    parts = {"undefined": float(len(chosen) - len(known))}
+    if other:
+        parts["signed correlation"] = sum(other) / len(other)
+    return Result(value, parts, ([0, *((i + 1) / count for i in range(count))], [1.0, *chosen]))
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    """Rank correlation, ties at their mean rank; NaN where one has no order."""
+    ranks = [_centred(a), _centred(b)]
+    norms = [float(r.norm()) for r in ranks]
+    return float("nan") if 0.0 in norms else float((ranks[0] * ranks[1]).sum()) / (norms[0] * norms[1])
+
+
+def _centred(values: Tensor) -> Tensor:
+    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
+    rank: Tensor = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[inverse]
+    return torch.as_tensor(rank - rank.mean(), device="cpu")

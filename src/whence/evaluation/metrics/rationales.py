@@ -1,0 +1,92 @@
+"""Whether the words that matter are those which people marked (DeYoung et al. 2020; Chefer, Gur & Wolf 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, ParameterError
+from whence.evaluation.examples import Case
+from whence.evaluation.metrics import metric
+from whence.evaluation.requests import Result, View
+
+_FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
+
+
+@metric("rationale_f1", paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)
+def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
+    """F1 of the k highest words against the marked ones, mean over k = 5, 10 … 80; a row without marks does not count.
+
+    A word's score is the highest of its pieces', negative ones count as 0, special tokens take no part.
+    """
+    scores, gold = words(view)
+    if not bool(gold.any()):
+        return Result(float("nan"))
+    if not isinstance(k, Sequence) or not k or not all(isinstance(n, int) and n > 0 for n in k):
+        raise ParameterError(f"rationale_f1: k={k!r} is not allowed.\n  Give whole numbers above 0.")
+    order = _ranked(view, scores.clamp(min=0))
+    found = [f1(gold[order[:n]].sum().item(), min(n, len(order)), int(gold.sum())) for n in k]
+    return Result(sum(found) / len(found), curve=([float(n) for n in k], found))
+
+
+@metric("rationale_ap", paper="DeYoung et al. 2020, arXiv:1911.03429", **_FACTS)
+def rationale_ap(view: View) -> Result:
+    """Average precision of the words' scores against the marked ones; a row without marks does not count."""
+    from whence.evaluation.metrics.segmentation import average_precision
+
+    return Result(average_precision(*words(view)))
+
+
+def f1(hits: float, found: int, gold: int) -> float:
+    """The harmonic mean of precision and recall."""
+    return 2 * hits / (found + gold) if found + gold else 0.0
+
+
+def words(view: View) -> tuple[Tensor, Tensor]:
+    """The score of each word, the highest of its tokens', and whether it is marked."""
+    case = view.case
+    units = case.free.nonzero().flatten().tolist()
+    numbers, segments = case.told.get("words"), case.told.get("segments")
+    named = [(segments[u], numbers[u]) if numbers and segments else u for u in units]
+    places = {name: i for i, name in enumerate(dict.fromkeys(named))}
+    marked = _marked(case, units)
+    scores = torch.full((len(places),), float("-inf"), dtype=torch.float64, device="cpu")
+    gold = torch.zeros(len(places), dtype=torch.bool, device="cpu")
+    for name, unit, is_gold in zip(named, units, marked, strict=True):
+        scores[places[name]] = max(float(scores[places[name]]), float(view.scores[unit]))
+        gold[places[name]] |= is_gold
+    return scores, gold
+
+
+def _marked(case: Case, units: Sequence[int]) -> list[bool]:
+    """Whether each of these tokens is marked: by characters' spans, or by one entry per token."""
+    given = case.rationale
+    spans = case.told.get("spans")
+    segments = case.told.get("segments") or [0] * len(case.free)
+    if isinstance(given, list | tuple) and spans and all(isinstance(item, list | tuple) for item in given):
+        pair = len({segments[u] for u in units}) > 1
+        if any(len(item) != (3 if pair else 2) for item in given):
+            form = "(text, start, end), the text being 0 or 1" if pair else "(start, end)"
+            raise InputError(f"The rationale of row {case.place} is {given!r}.\n  Give spans of characters {form}.")
+        marks = [tuple(item) if pair else (segments[units[0]], *item) for item in given]
+        return [
+            any(segments[u] == text and spans[u][0] < end and start < spans[u][1] for text, start, end in marks)
+            for u in units
+        ]
+    whole = torch.as_tensor(given, device="cpu").flatten()
+    if len(whole) == len(case.free):
+        return [bool(whole[u]) for u in units]
+    if len(whole) == len(units):
+        return [bool(mark) for mark in whole]
+    raise InputError(
+        f"The rationale of row {case.place} has {len(whole)} entries, and the row {len(case.free)} tokens.\n"
+        "  Give (start, end) spans of characters, or one mark per token."
+    )
+
+
+def _ranked(view: View, scores: Tensor) -> Tensor:
+    mixed = torch.randperm(len(scores), generator=view.generator(), device="cpu")
+    return mixed[scores[mixed].argsort(descending=True, stable=True)]

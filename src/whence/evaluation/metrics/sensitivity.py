@@ -1,0 +1,32 @@
+"""Sensitivity-max: how far an explanation moves when its input hardly does (Yeh et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from whence.errors import InputError
+from whence.evaluation.metrics import Asking, metric
+from whence.evaluation.requests import Again, Result, View
+from whence.registry import Bounds
+
+
+@metric("sensitivity_max", paper="Yeh et al. 2019, arXiv:1901.09392", better="lower", of="values")
+def sensitivity_max(
+    view: View, *, radius: Annotated[float, Bounds(low=0, open_low=True)] = 0.02,
+    samples: Annotated[int, Bounds(low=1)] = 10,
+) -> Asking:  # fmt: skip
+    """max ‖φ(x+δ) − φ(x)‖₂ / ‖φ(x)‖₂ over random δ with |δ| ≤ radius everywhere."""
+    if view.case.ids:
+        raise InputError("sensitivity_max moves numbers, and the rows are token ids.\n  Leave it out.")
+    x, generator = view.case.x, view.generator(2)
+    draws = [
+        radius * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
+        for _ in range(samples)
+    ]
+    here = view.attribution.raw.cpu().double()
+    answers = yield [Again(draw) for draw in draws]
+    size = float(here.norm())
+    moved = max(float((raw.cpu().double() - here).norm()) for raw in answers)
+    return Result(moved / size if size else float("nan"))

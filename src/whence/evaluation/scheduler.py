@@ -1,0 +1,228 @@
+"""The work of an evaluation, chunk by chunk: explain, let every metric ask, answer all of them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, ModelError, TargetError
+from whence.evaluation.answers import attention, logits
+from whence.evaluation.answers.explanations import Explainer, Ranker, scores_or_error
+from whence.evaluation.examples import Case, Failure, failed
+from whence.evaluation.metrics import metrics
+from whence.evaluation.requests import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
+from whence.evaluation.scoreboard import Column
+from whence.results.attribution import Attribution
+
+
+@dataclass
+class _Task:
+    """A metric at work on one row under one method."""
+
+    view: View
+    ranker: Ranker
+    column: Column
+    asking: Any = None  # its generator, once it has begun
+    wants: list[Any] = field(default_factory=list)
+    result: Result | None = None
+    error: Exception | None = None
+    asked: int = 0
+
+    def go_on(self, answers: Any = None) -> None:
+        """Run until the next question, the result, or an error."""
+        try:
+            if self.asking is None:
+                self._check()
+                found = metrics[self.column.metric].function(self.view, **self.column.params)
+                if not isinstance(found, Generator):
+                    self.result, self.wants = found, []
+                    return
+                self.asking = found
+            self.wants = list(self.asking.send(answers))
+            self.asked += len(self.wants)
+        except StopIteration as done:
+            self.result, self.wants = done.value, []
+        except Exception as error:
+            self.error, self.wants = error, []
+
+    def _check(self) -> None:
+        """Whether the row comes with what the metric needs."""
+        for need in self.column.facts.get("needs", ()):
+            if need != "attention" and getattr(self.view.case, need) is None:
+                raise InputError(f"The row has no {need}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is evaluated, by what, and how."""
+
+    explainer: Explainer
+    lines: Sequence[Ranker]
+    columns: Sequence[Column]
+    target: Any
+    seed: int
+    batch_size: int | None
+
+    def chunk(self, cases: Sequence[Case], first: bool) -> dict[str, Any]:
+        """Everything about some rows, as plain data."""
+        failures: list[Failure] = []
+        told = self._predicted(cases, failures, first)
+        cases = [case for case in cases if case.place in told]
+        tasks, cost = [], {}
+        for line in self.lines:
+            start = time.perf_counter()
+            views = self._views(line, cases, told, failures, first)
+            cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views)}
+            tasks += [_Task(view, line, column) for view in views for column in self.columns]
+        start = time.perf_counter()
+        self._drive(tasks)
+        if first:
+            self._stopped(tasks)
+        failures += [failed(t.error, t.view.case.place, t.ranker.name, t.column.name) for t in tasks if t.error]
+        for task in tasks:
+            own = cost[task.ranker.name]
+            own["asked"] = own.get("asked", 0) + task.asked
+        return {
+            "rows": [
+                [t.ranker.name, t.column.name, t.view.case.place, t.result.value, t.result.parts, t.result.curve]
+                for t in tasks
+                if t.result is not None
+            ],
+            "cost": cost,
+            "seconds": time.perf_counter() - start,
+            "failures": [[f.row, f.method, f.metric, f.why] for f in failures],
+        }
+
+    def _predicted(self, cases: Sequence[Case], failures: list[Failure], first: bool) -> dict[int, Tensor]:
+        """The logits of each row as it is, by its place."""
+        try:
+            found: Sequence[Any] = logits.of_cases(cases, self.batch_size)
+        except Exception:
+            found = [_tried(logits.of_cases, [case], 1) for case in cases]
+        for case, line in zip(cases, found, strict=True):
+            if isinstance(line, Exception):
+                failures.append(failed(line, case.place))
+        good = {c.place: line for c, line in zip(cases, found, strict=True) if isinstance(line, Tensor)}
+        if not good and first:
+            raise next(line for line in found if isinstance(line, Exception))
+        return good
+
+    def _views(
+        self, line: Ranker, cases: Sequence[Case], told: Mapping[int, Tensor], failures: list[Failure], first: bool
+    ) -> list[View]:
+        wanted, kept = [], []
+        for case in cases:
+            logits = told[case.place]
+            number = int(logits.argmax()) if self.target == "predicted" else self.target  # of one logit, that one
+            number = case.label if self.target == "label" else number
+            if number is None or not 0 <= int(number) < len(logits):
+                why = f"there is no class {number}: the output has {len(logits)} classes"
+                failures.append(Failure(case.place, line.name, "", "it has no label" if number is None else why))
+                continue
+            wanted.append(int(number))
+            kept.append(case)
+        if first and not kept:
+            raise TargetError(f"No row can be explained: {failures[-1].why}.\n  Give another target=.")
+        found = self.explainer.of_rows(line, kept, wanted) if kept else []
+        views, errors = [], []
+        for case, number, a in zip(kept, wanted, found, strict=True):
+            scores = scores_or_error(case, a)
+            if isinstance(scores, Tensor) and isinstance(a, Attribution):
+                views.append(View(case, line.name, scores, number, a, told[case.place], self.seed))
+            elif isinstance(scores, Exception):
+                errors.append(scores)
+                failures.append(failed(scores, case.place, line.name))
+        if first and errors and not views:
+            raise errors[0]  # nothing of it works: better now than after an hour
+        return views
+
+    def _drive(self, tasks: list[_Task]) -> None:
+        """Let every metric ask, answer all of them together, until each has its result."""
+        for task in tasks:
+            task.go_on()
+        while waiting := [task for task in tasks if task.wants]:
+            asked = [(task, want) for task in waiting for want in task.wants]
+            answers: dict[int, list[Any]] = {id(task): [None] * len(task.wants) for task in waiting}
+            places = [(id(task), i) for task in waiting for i in range(len(task.wants))]
+            groups: dict[Any, list[int]] = {}
+            for number, (task, want) in enumerate(asked):
+                groups.setdefault(_kind(task, want), []).append(number)
+            for members in groups.values():
+                for number, answer in zip(members, self._answers([asked[n] for n in members]), strict=True):
+                    key, i = places[number]
+                    answers[key][i] = answer
+            for task in waiting:
+                given = answers[id(task)]
+                bad = next((a for a in given if isinstance(a, Exception)), None)
+                if bad is not None:
+                    task.error, task.wants = bad, []
+                else:
+                    task.go_on(given)
+
+    def _answers(self, asked: Sequence[tuple[_Task, Any]]) -> list[Any]:
+        """All requests of one kind at once; one by one where that fails."""
+        answer = _ANSWERS[type(asked[0][1])]
+        try:
+            return [_finite(found) for found in answer(self, asked)]
+        except Exception as error:
+            if len(asked) == 1:
+                return [error]
+            return [_tried(answer, self, [one]) for one in asked]
+
+    def _stopped(self, tasks: Sequence[_Task]) -> None:
+        """A metric that fails for every row and method of the first chunk is a mistake of the call."""
+        for column in self.columns:
+            own = [task for task in tasks if task.column is column]
+            if own and all(task.error is not None for task in own):
+                raise own[0].error  # type: ignore[misc]
+
+
+def _finite(found: Any) -> Any:
+    """An answer, if it is one."""
+    if isinstance(found, Tensor) and not bool(torch.isfinite(found).all()):
+        return ModelError("The model, or the method, gave numbers that are not finite for a changed row.")
+    return found
+
+
+def _tried(work: Callable[..., list[Any]], *arguments: Any) -> Any:
+    """The one answer, or the error."""
+    try:
+        return _finite(work(*arguments)[0])
+    except Exception as error:
+        return error
+
+
+def _kind(task: _Task, want: Any) -> Any:
+    """What can be answered together."""
+    if isinstance(want, Again):
+        return Again, task.ranker.name
+    if isinstance(want, Randomised):
+        return Randomised, task.ranker.name, want.stage, want.stages, want.alone
+    return type(want)
+
+
+def _plain(answer: Callable[..., list[Tensor]]) -> Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]:
+    return lambda work, asked: answer([(task.view, want) for task, want in asked], work.batch_size)
+
+
+def _steps(work: Work, asked: Sequence[tuple[_Task, Any]]) -> list[Any]:
+    return work.explainer.of_steps(asked[0][0].ranker, [(task.view, want) for task, want in asked])
+
+
+def _randomised(work: Work, asked: Sequence[tuple[_Task, Any]]) -> list[Any]:
+    return work.explainer.randomised(asked[0][0].ranker, [(task.view, want) for task, want in asked])
+
+
+_ANSWERS: dict[type, Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]] = {
+    Copy: _plain(logits.of_copies),
+    Moved: _plain(logits.of_steps),
+    Erased: _plain(attention.of_erasures),
+    Attended: _plain(attention.attention),
+    Again: _steps,
+    Randomised: _randomised,
+}
