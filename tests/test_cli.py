@@ -312,7 +312,7 @@ def test_closed_streams_and_devices_are_one_message_and_an_end(line, code, told,
 
 
 def test_a_pipe_without_an_end(monkeypatch, capsys):
-    monkeypatch.setattr("whence.cli.reading._MOST", 1 << 21)
+    monkeypatch.setattr("whence.cli.data_files._MOST", 1 << 21)
     endless = io.TextIOWrapper(io.BytesIO(b"y\n" * (1 << 21)))
     monkeypatch.setattr(sys, "stdin", endless)
     code, _, err = run(capsys, "explain", *BASE, "--method", "gradient")

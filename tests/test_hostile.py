@@ -16,7 +16,7 @@ import torch
 import whence
 from whence.util.files import csv_text
 from whence.util.terminal import clean, safe, say_json
-from whence.views import files
+from whence.views import export
 
 ROOT = Path(__file__).resolve().parents[1]
 STEER = (
@@ -69,15 +69,15 @@ def test_a_loaded_file_cannot_steer_a_page_a_picture_or_a_table(loaded, tmp_path
         page = found.to_html()
         assert "<script" not in page
         assert not SHOWN.search(page)
-        files.write(found, tmp_path / "a.json")
+        export.write(found, tmp_path / "a.json")
         json.loads((tmp_path / "a.json").read_text())
-        files.write(found, tmp_path / "a.csv")
+        export.write(found, tmp_path / "a.csv")
         with open(tmp_path / "a.csv", newline="") as file:
             lines = list(csv.DictReader(file))
         assert {line["unit"] for line in lines} == {HARM, f"'={HARM}", "c"}
         assert all(float(line["value"]) == float(line["value"]) for line in lines)
     pytest.importorskip("matplotlib")
-    files.write(loaded, tmp_path / "a.svg")
+    export.write(loaded, tmp_path / "a.svg")
     assert "<script" not in (tmp_path / "a.svg").read_text()
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import whence
-from whence.views import kinds, pictures
+from whence.views import images, rows_html
 from whence.views.colours import share, solid, wash
-from whence.views.files import plain, write
-from whence.views.parts import maps, percent
+from whence.views.export import plain, write
+from whence.views.maps import maps, percent
 
 HOSTILE = [
     "<script>document.title='run'</script>",
@@ -189,30 +189,30 @@ def test_pictures_by_hand():
     image = torch.full((3, 4, 4), 200, dtype=torch.uint8)
     grid = torch.zeros(2, 2)
     grid[0, 0], grid[1, 1] = 1.0, -0.5
-    masked = pictures.masked(image, grid)
+    masked = images.masked(image, grid)
     assert masked[0, 0].tolist() == [200, 200, 200]
     assert masked[0, 3].tolist() == [0, 0, 0]
     assert masked[3, 3, 0] == round(200 * 0.5**0.5)
-    red = pictures.one_side(image, grid, 1)
+    red = images.one_side(image, grid, 1)
     assert red[0, 0].tolist() == [178, 24, 43]
     assert red[3, 3].tolist() == [255, 255, 255]
-    assert pictures.one_side(image, grid, -1)[0, 0].tolist() == [255, 255, 255]
-    line = pictures.contour(image, grid, 0.25)
+    assert images.one_side(image, grid, -1)[0, 0].tolist() == [255, 255, 255]
+    line = images.contour(image, grid, 0.25)
     assert line.shape == (224, 224, 3)  # enlarged, so that the line is thin
     assert line[0, 111].tolist() == [200, 200, 200]  # inside
     assert line[0, 112].tolist() == line[0, 113].tolist() == [178, 24, 43]  # the edge
     assert line[0, 114].tolist() == line[223, 223].tolist() == [200, 200, 200]
-    assert pictures.contour(torch.zeros(3, 300, 200, dtype=torch.uint8), grid).shape == (300, 200, 3)
+    assert images.contour(torch.zeros(3, 300, 200, dtype=torch.uint8), grid).shape == (300, 200, 3)
 
 
 def test_one_side_has_no_paper_and_an_empty_one_says_so():
     image = torch.full((1, 3, 4, 8), 200, dtype=torch.uint8)
     grid = torch.zeros(2, 2)
     grid[0, 0] = 1.0
-    thin = pictures.thin_side(image[0], grid, 1)
+    thin = images.thin_side(image[0], grid, 1)
     assert thin[0, 0].tolist() == [178, 24, 43, 255]
     assert thin[3, 7, 3] == 0
-    assert pictures.thin_side(image[0], grid, -1) is None
+    assert images.thin_side(image[0], grid, -1) is None
     page = attribution(grid[None], image=image, image_size=(4, 8))._repr_html_()
     assert page.count(">nothing</div><figcaption") == 1
     assert "aspect-ratio:8/4" in page
@@ -225,15 +225,15 @@ def test_pngs_can_be_read():
 
     image = pytest.importorskip("PIL.Image")
     pixels = torch.randint(0, 256, (5, 7, 3))
-    address = pictures.png(pixels)
+    address = images.png(pixels)
     found = image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
     assert torch.equal(torch.tensor(list(found.tobytes())).view(5, 7, 3), pixels)
     clear = torch.randint(0, 256, (5, 7, 4))
-    found = image.open(io.BytesIO(base64.b64decode(pictures.png(clear).split(",")[1])))
+    found = image.open(io.BytesIO(base64.b64decode(images.png(clear).split(",")[1])))
     assert found.mode == "RGBA"
     assert torch.equal(torch.tensor(list(found.tobytes())).view(5, 7, 4), clear)
     palette = image.open(
-        io.BytesIO(base64.b64decode(pictures.palette_png(torch.tensor([[1.0, -1.0, 0.0]])).split(",")[1]))
+        io.BytesIO(base64.b64decode(images.palette_png(torch.tensor([[1.0, -1.0, 0.0]])).split(",")[1]))
     )
     assert [palette.convert("RGB").getpixel((x, 0)) for x in range(2)] == [(178, 24, 43), (33, 102, 172)]
 
@@ -440,8 +440,8 @@ def test_one_table_of_units(monkeypatch):
 
 def test_one_table_of_kinds():
     a = attribution(torch.randn(2, 3, 5, 5))
-    assert kinds.row(a, list(maps(a, 1))).count("<figure") == 1
-    assert "grid" in kinds.row(attribution(torch.randn(1, 500)), list(maps(attribution(torch.randn(1, 500)), 1)))
+    assert rows_html.row(a, list(maps(a, 1))).count("<figure") == 1
+    assert "grid" in rows_html.row(attribution(torch.randn(1, 500)), list(maps(attribution(torch.randn(1, 500)), 1)))
 
 
 def test_units_that_are_left_out_are_counted(capsys):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from whence import __version__
-from whence.cli import commands, measuring
-from whence.cli.given import add_flags, add_inputs
+from whence.cli import commands, evaluation_commands
+from whence.cli.arguments import add_flags, add_inputs
 from whence.cli.table import methods
 from whence.errors import ParameterError, WhenceError, WhenceWarning
 from whence.util.terminal import say
@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="print JSON instead of a table")
         told = "write .html, .png, .svg, .pdf, .json, .csv or .safetensors; may be repeated"
         made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
-    measuring.add(command)
+    evaluation_commands.add(command)
     shells = command("completion", commands.completion_command, "print a completion script for a shell")
     shells.add_argument("shell", choices=("bash", "zsh", "fish"))
     return whole

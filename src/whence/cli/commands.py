@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from whence.cli.given import asked, by_method, given, listed, model_of, params_of, rows_of
+from whence.cli.arguments import asked, by_method, given, listed, model_of, params_of, rows_of
 from whence.cli.table import Table, bundled, methods, metrics
 from whence.errors import FileError, ParameterError, WhenceError
 from whence.util.terminal import say, say_json
@@ -40,7 +40,7 @@ def compare_command(options: argparse.Namespace) -> int:
 
 def check_out(options: argparse.Namespace) -> None:
     """Say before the work what could not be written after it."""
-    from whence.views.files import check
+    from whence.views.export import check
 
     for path in options.out:
         check(path, getattr(options, "forms", None))
@@ -48,7 +48,7 @@ def check_out(options: argparse.Namespace) -> None:
 
 def tell(found: Any, options: argparse.Namespace) -> None:
     """Files, and on standard output a table or JSON."""
-    from whence.views.files import plain, write
+    from whence.views.export import plain, write
 
     for path in options.out:
         write(found, path)
@@ -143,7 +143,7 @@ def _card_or_error(name: str) -> Any:
 
 def completion_command(options: argparse.Namespace) -> int:
     from whence.cli import parser
-    from whence.views.completion import script
+    from whence.cli.completion import script
 
     names = {"methods": list(methods()), "metrics": list(metrics()), "zoo": bundled()}
     say(script(options.shell, parser(), names), end="")

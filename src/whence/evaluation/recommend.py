@@ -84,7 +84,7 @@ class Recommendation:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html or json."""
-        from whence.views.files import write
+        from whence.views.export import write
 
         write(self, path)
 

@@ -162,7 +162,7 @@ class Scoreboard:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html, csv, json, png, svg or pdf."""
-        from whence.views.files import write
+        from whence.views.export import write
 
         write(self, path)
 

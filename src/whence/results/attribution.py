@@ -221,7 +221,7 @@ class Attribution:
             raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
         if k < 1:
             raise ParameterError(f"top({k}) is not allowed.\n  Give a whole number, at least 1.")
-        from whence.views.parts import maps
+        from whence.views.maps import maps
 
         return [part.strongest(k) for part in maps(self, len(self))]
 
@@ -233,7 +233,7 @@ class Attribution:
             raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
         if not isinstance(self.values, Tensor):
             raise InputError("to_pandas() reads one explained input.\n  Explain one with wrt=.")
-        from whence.views.parts import maps
+        from whence.views.maps import maps
 
         lines = []
         for part in maps(self, len(self)):
@@ -280,7 +280,7 @@ class Attribution:
 
         A safetensors file holds all of it, the rest as JSON in its header, and is what `load` reads.
         """
-        from whence.views.files import write
+        from whence.views.export import write
 
         write(self, path)
 

@@ -67,7 +67,7 @@ class Comparison(Mapping[str, Attribution]):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html, png, svg, pdf, json or csv."""
-        from whence.views.files import write
+        from whence.views.export import write
 
         write(self, path)
 

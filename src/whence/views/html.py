@@ -9,10 +9,10 @@ from torch import Tensor
 
 from whence.methods import methods
 from whence.results.attribution import Attribution
-from whence.views import pictures
+from whence.views import images
 from whence.views.colours import wash
-from whence.views.kinds import COLUMN, figure, heatmap, matrix, row, text
-from whence.views.parts import Map, counted, maps, notices, sizes_of, spelled, start_of
+from whence.views.maps import Map, counted, maps, notices, sizes_of, spelled, start_of
+from whence.views.rows_html import COLUMN, figure, heatmap, matrix, row, text
 from whence.views.terminal import cuts
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _kept(a: Attribution, number: int) -> str:
         heads = heads if heads.dim() == 3 else heads[None]
         small = "".join(
             f'<img alt="layer {depth}, head {h}" title="layer {depth}, head {h}" style="width:4.2rem;margin:.15rem;'
-            f'image-rendering:pixelated" src="{pictures.palette_png(head / (float(head.max()) or 1.0), ink=True)}">'
+            f'image-rendering:pixelated" src="{images.palette_png(head / (float(head.max()) or 1.0), ink=True)}">'
             for h, head in enumerate(heads)
         )
         mean = heads.mean(0)

@@ -8,7 +8,7 @@ from typing import Any
 from whence.errors import ParameterError
 from whence.results.attribution import Attribution
 from whence.views.colours import BLUE, RED, share
-from whence.views.parts import Map
+from whence.views.maps import Map
 
 
 def svg(a: Attribution, maps: list[Map]) -> str:

@@ -11,9 +11,9 @@ import torch
 from whence.errors import InputError, ParameterError
 from whence.results.attribution import Attribution
 from whence.util.terminal import clean
-from whence.views import kinds, pictures
+from whence.views import images, rows_html
 from whence.views.colours import BLUE, GREY, RED, share
-from whence.views.parts import Map, maps, notices, spelled
+from whence.views.maps import Map, maps, notices, spelled
 
 _RED, _BLUE, _GREY = (tuple(c / 255 for c in end) for end in (RED, BLUE, GREY))
 
@@ -29,7 +29,7 @@ def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None
         if not a.several or not 0 <= target < len(names):
             raise InputError(f"There are {len(names)} targets, and no target {target}.")
         one = [part for part in one if part.target == names[target]]
-    draw = next(_DRAW[page] for fits, page in kinds.KINDS if fits(a, one))
+    draw = next(_DRAW[page] for fits, page in rows_html.KINDS if fits(a, one))
     if how and draw is not _image:
         raise ParameterError(f"{next(iter(how))}= is for images.\n  Leave it out.")
     if ax is None:
@@ -141,11 +141,11 @@ def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") ->
     """The image and its map: overlay, masked, positive, negative or contour."""
     assert a.image is not None
     styles: dict[str, Callable[..., torch.Tensor]] = {
-        "overlay": pictures.overlay,
-        "masked": pictures.masked,
-        "contour": pictures.contour,
-        "positive": lambda image, grid: pictures.one_side(image, grid, 1),
-        "negative": lambda image, grid: pictures.one_side(image, grid, -1),
+        "overlay": images.overlay,
+        "masked": images.masked,
+        "contour": images.contour,
+        "positive": lambda image, grid: images.one_side(image, grid, 1),
+        "negative": lambda image, grid: images.one_side(image, grid, -1),
     }
     if style not in styles:
         raise ParameterError(f"style={style!r} is not allowed.\n  Give one of {', '.join(map(repr, styles))}.")
@@ -180,7 +180,7 @@ def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
 
 
 def _map(a: Attribution, parts: list[Map], ax: Any) -> None:
-    grid = pictures.flat(parts[0].values)
+    grid = images.flat(parts[0].values)
     _grid(ax, grid.reshape(1, -1) if grid.dim() < 2 else grid)
     titled(ax, parts[0].caption)
     ax.axis("off")
@@ -195,11 +195,11 @@ def _tick(name: str) -> str:
     return clean(spelled(name)).replace("$", r"\$")
 
 
-_DRAW: dict[kinds.Draw, Callable[..., None]] = {
-    kinds.text_row: _text,
-    kinds.generated: _generated,
-    kinds.image: _image,
-    kinds.molecule: _molecule,
-    kinds.vector: _bars,
-    kinds.numbers: _map,
+_DRAW: dict[rows_html.Draw, Callable[..., None]] = {
+    rows_html.text_row: _text,
+    rows_html.generated: _generated,
+    rows_html.image: _image,
+    rows_html.molecule: _molecule,
+    rows_html.vector: _bars,
+    rows_html.numbers: _map,
 }

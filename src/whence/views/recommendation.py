@@ -5,7 +5,7 @@ from __future__ import annotations
 from whence.evaluation.recommend import FEW, Recommendation
 from whence.util.terminal import clean
 from whence.views import scoreboard
-from whence.views.kinds import text
+from whence.views.rows_html import text
 
 _HEADS = ("", "method", "faithfulness", "95 % interval", "s / row")
 

@@ -10,8 +10,8 @@ from whence.errors import ParameterError
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
 from whence.util.terminal import clean
 from whence.views.colours import wash
-from whence.views.kinds import text
 from whence.views.plot import pyplot
+from whence.views.rows_html import text
 
 _ARROW = {"higher": "↑", "lower": "↓"}
 _CONTROLS = ("random", "edges")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whence.results.attribution import Attribution
 from whence.util.terminal import Painted, clean, joined, safe
 from whence.views.colours import share, solid
-from whence.views.parts import (
+from whence.views.maps import (
     Map,
     counted,
     has_tokens,

@@ -8,7 +8,7 @@ from html import escape
 from whence.results.attribution import Attribution
 from whence.util.terminal import clean
 from whence.views.colours import share, wash
-from whence.views.parts import spelled
+from whence.views.maps import spelled
 
 FOLD = 120  # units of a text that are shown before it folds
 

@@ -117,7 +117,7 @@ class SeedTable:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html, csv or json."""
-        from whence.views.files import write
+        from whence.views.export import write
 
         write(self, path)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from whence.results.attribution import Attribution
 from whence.util.terminal import clean
-from whence.views import pictures
+from whence.views import images
 from whence.views.colours import share, solid, wash
-from whence.views.parts import Map, has_tokens, spelled
+from whence.views.maps import Map, has_tokens, spelled
 from whence.views.text import paragraphs
 
 _CELLS = 256  # a larger map is a picture, without the numbers on hover: pages of many maps must scroll
@@ -92,15 +92,15 @@ def image(a: Attribution, maps: list[Map]) -> str:
         shown = a.image[part.row].expand(3, -1, -1)
         views: dict[str, Tensor | None] = {
             "the image": shown.permute(1, 2, 0),
-            "what speaks for (red) and against (blue)": pictures.overlay(shown, part.values),
-            "the image, as bright as it matters": pictures.masked(shown, part.values),
-            "for": pictures.thin_side(shown, part.values, 1),
-            "against": pictures.thin_side(shown, part.values, -1),
-            "around the strongest tenth": pictures.contour(shown, part.values),
+            "what speaks for (red) and against (blue)": images.overlay(shown, part.values),
+            "the image, as bright as it matters": images.masked(shown, part.values),
+            "for": images.thin_side(shown, part.values, 1),
+            "against": images.thin_side(shown, part.values, -1),
+            "around the strongest tenth": images.contour(shown, part.values),
         }
         size = (shown.shape[2], shown.shape[1])
         found += [
-            nothing(size, title) if pixels is None else picture(pictures.png(pixels), title)
+            nothing(size, title) if pixels is None else picture(images.png(pixels), title)
             for title, pixels in views.items()
         ]
     return f'<div style="{_GRID}">{"".join(found)}</div>'
@@ -227,7 +227,7 @@ def numbers(a: Attribution, maps: list[Map]) -> str:
 
 def figure(values: Tensor, caption: str, ink: bool = False, names: Sequence[str] | None = None) -> str:
     """A map of numbers as coloured cells, with the numbers on hover."""
-    grid = pictures.flat(values)
+    grid = images.flat(values)
     wide = "grid-column:1/-1;max-width:none;" if grid.dim() < 2 else ""
     shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink, names if grid.dim() == 1 else None)
     return f'<figure style="margin:0;{wide}">{shown}<figcaption style="{_SMALL}">{text(caption)}</figcaption></figure>'
@@ -240,7 +240,7 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False, names: Sequence[st
     largest = float(grid.abs().max()) or 1.0
     strip = "height:2.2rem;" if rows == 1 else ""
     if rows * columns > _CELLS:
-        address = pictures.palette_png(grid / largest, ink)
+        address = images.palette_png(grid / largest, ink)
         return f'<img alt="{text(label)}" style="width:100%;{strip}image-rendering:pixelated" src="{address}">'
     cells = "".join(
         f'<rect x="{x}" y="{y}" width="1.02" height="1.02" fill="{solid(value / largest, ink)}">'

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whence.cli.arguments import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
 from whence.cli.commands import check_out
-from whence.cli.given import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
-from whence.cli.reading import objects_of, table_of, text_of
+from whence.cli.data_files import objects_of, table_of, text_of
 from whence.cli.table import methods, metrics
 from whence.errors import FileError, ParameterError
 from whence.util.terminal import say, say_json

@@ -18,7 +18,7 @@ from whence.results import store
 from whence.results.attribution import Attribution
 from whence.results.comparison import Comparison
 from whence.util.files import csv_text, put
-from whence.views.parts import has_tokens, maps
+from whence.views.maps import has_tokens, maps
 from whence.views.plot import pyplot, titled
 
 Result = Attribution | Comparison

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whence.cli.reading import text_of
+from whence.cli.data_files import text_of
 from whence.cli.table import Known, methods
 from whence.errors import InputError, ParameterError
 from whence.registry import Parameter
