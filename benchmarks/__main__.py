@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from whence.subject.subject.subject import Facts, Notes
-from whence.subject.subject.targets import read_target
 
 import whence
 from benchmarks import attention, deeplift, evaluation, gaps, integrals, relevance
 from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
+from whence.subject import Facts, Notes
+from whence.subject.targets import read_target
 from whence.views.tables import table
 
 GOALS = {("bert", "gradient"): 1.15, ("bert", "guided_backprop"): 1.5}

@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from whence.subject.subject.passes import Pass
-from whence.subject.subject.subject import Subject
-from whence.subject.subject.targets import read_target
 
 from whence import Call
 from whence.adapters.tensors import adapt
 from whence.engine.expand import EXPANSIONS
 from whence.engine.scope import scope
 from whence.rules.closed_forms import REFERENCE_RULES as REFERENCE
-from whence.subject import baselines
+from whence.subject import Subject, baselines
+from whence.subject.passes import Pass
+from whence.subject.targets import read_target
 
 EVERY = frozenset(EXPANSIONS)
 

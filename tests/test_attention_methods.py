@@ -113,10 +113,9 @@ def test_streams_are_told_apart_by_where_positions_come_from() -> None:
     family = FAMILIES["t5"]
     from dataclasses import replace
 
-    from whence.subject.subject.targets import read_target
-
     from whence.adapters.tensors import adapt
     from whence.engine.scope import scope
+    from whence.subject.targets import read_target
 
     subject = adapt(family.build("sdpa"), family.inputs(), method="test")
     subject = replace(subject, target=read_target(family.target, 2), seeds=(0, 0))
@@ -131,10 +130,9 @@ def test_a_shifted_window_is_spread_to_the_tokens_it_holds() -> None:
     """Tokens of one window, and no others, act on each other in a block of Swin; so says its derivative."""
     from dataclasses import replace
 
-    from whence.subject.subject.targets import read_target
-
     from whence.adapters.tensors import adapt
     from whence.engine.scope import scope
+    from whence.subject.targets import read_target
 
     family = FAMILIES["swin"]
     model, inputs = family.build("sdpa"), family.inputs()

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from whence.subject.subject.named_baselines import named
 
 import whence
 from tests.hf import FAMILIES
 from tests.models import close
+from whence.subject.named_baselines import named
 
 
 def ig(model: Any, inputs: Any, **options: Any) -> whence.Attribution:

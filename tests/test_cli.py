@@ -226,7 +226,7 @@ def test_mistakes_in_flags_are_one_message(arguments, told, capsys):
 
 def test_an_interrupt_while_importing(tmp_path):
     (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence_cli import main; sys.exit(main())"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence.__main__ import main; sys.exit(main())"
     asked = ["explain", *BASE, "--text", TEXT, "--method", "gradient"]
     done = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "whence: interrupted\n")
@@ -245,7 +245,7 @@ def test_an_interrupt_while_importing(tmp_path):
 def test_lists_and_help_come_without_torch(arguments, tmp_path, capsys):
     for name in ("torch", "numpy", "transformers"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} was imported')\n")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence_cli import main; sys.exit(main())"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from whence.__main__ import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
     assert "was imported" not in done.stderr
     assert done.returncode == (2 if {"nothing", "gradint", "explode"} & set(arguments) else 0), done.stderr
@@ -277,7 +277,7 @@ def test_the_table_is_that_of_the_registries():
 
 def shell(line: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A line of bash in which $W is the program."""
-    program = f'W() {{ "{sys.executable}" -m whence.cli "$@"; }}; '
+    program = f'W() {{ "{sys.executable}" -m whence "$@"; }}; '
     return subprocess.run(
         ["bash", "-c", program + line, "bash", *arguments], capture_output=True, text=True, timeout=300, cwd=folder
     )
@@ -502,7 +502,7 @@ def test_tables_fit_into_the_terminal(width, monkeypatch, capsys):
 
 def test_from_a_shell():
     done = subprocess.run(
-        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "gradient"], input="Who was it?\n",
+        [sys.executable, "-m", "whence", "explain", *BASE, "--method", "gradient"], input="Who was it?\n",
         capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -511,7 +511,7 @@ def test_from_a_shell():
 
 def test_a_terminal_of_ascii_letters():
     done = subprocess.run(
-        [sys.executable, "-m", "whence.cli", "explain", *BASE, "--method", "input_x_gradient"],
+        [sys.executable, "-m", "whence", "explain", *BASE, "--method", "input_x_gradient"],
         input=f"{TEXT} {TEXT} Who was it?\n", capture_output=True, text=True, timeout=120,
         env={**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from whence.methods import method, methods
     from whence.results.attribution import Attribution
     from whence.results.comparison import Comparison, Trace
-    from whence.subject.subject.named_baselines import neutral
+    from whence.subject.named_baselines import neutral
 
 __version__ = "0.1.0.dev0"
 
@@ -93,7 +93,7 @@ _HOMES = {
     "whence.methods": ["method"],
     "whence.evaluation.metrics": ["metric"],
     "whence.evaluation.axioms": ["AxiomTable", "axioms"],
-    "whence.subject.subject.named_baselines": ["neutral"],
+    "whence.subject.named_baselines": ["neutral"],
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 

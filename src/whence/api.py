@@ -38,9 +38,8 @@ from whence.results.attribution import Attribution, told
 from whence.results.caveats import doubt
 from whence.results.comparison import Comparison, Trace
 from whence.rules.ledger import RowsLost
-from whence.subject import baselines
-from whence.subject.subject.subject import Notes, Subject
-from whence.subject.subject.targets import Output, read_target, several
+from whence.subject import Notes, Subject, baselines
+from whence.subject.targets import Output, read_target, several
 from whence.util.progress import steps
 from whence.util.terminal import say
 

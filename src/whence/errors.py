@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from whence.util.terminal import safe
+
+def _safe(text: str) -> str:
+    """Text that cannot steer a terminal. The import is late because `util` stands above this file."""
+    from whence.util.terminal import safe
+
+    return safe(text)
 
 
 class WhenceError(Exception):
     """Base of every error that Whence raises on purpose."""
 
     def __str__(self) -> str:
-        return safe(super().__str__())  # a message may quote a file, a model or a tokenizer
+        return _safe(super().__str__())  # a message may quote a file, a model or a tokenizer
 
 
 class InputError(WhenceError):
@@ -125,7 +130,7 @@ def shown(said: Said) -> None:
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whence":
         level, frame = level + 1, frame.f_back
-    warnings.warn(safe(str(said)), WhenceWarning, stacklevel=level)
+    warnings.warn(_safe(str(said)), WhenceWarning, stacklevel=level)
 
 
 def _numbered(rows: list[int], most: int = 10) -> str:

@@ -13,7 +13,7 @@ from whence.adapters.decoding import texts_of, units_of
 from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
-from whence.subject.subject.targets import Indices
+from whence.subject.targets import Indices
 
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Question, Wrapped

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from whence.adapters import arrays
 from whence.errors import InputError, ModelError, did_you_mean
-from whence.subject.subject.subject import Role, Subject
+from whence.subject import Role, Subject
 
 _HELD = ("mask", "position", "token_type_ids", "labels")
 

@@ -16,8 +16,8 @@ from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine import blame
 from whence.errors import InputError, TargetError, WhenceError
-from whence.subject.subject.subject import Subject
-from whence.subject.subject.units import channel_axis, places
+from whence.subject import Subject
+from whence.subject.units import channel_axis, places
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from whence.errors import InputError, ParameterError, did_you_mean
 from whence.evaluation.examples import Case
 from whence.evaluation.imputation import imputed
-from whence.subject.subject.named_baselines import blurred
+from whence.subject.named_baselines import blurred
 
 VALUES = ("zero", "mean", "black", "blur", "road")
 IDS = ("delete", "mask", "pad", "zero")

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from whence.methods import method
 from whence.rules.closed_forms import REFERENCE_EXPAND, REFERENCE_RULES
-from whence.subject import baselines
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject, baselines
 from whence.util.progress import steps
 
 Choice = Literal["rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel"]

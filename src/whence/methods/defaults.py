@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from whence.methods.integrated import KINKS
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 OTHERWISE = "integrated_gradients"  # needs nothing but gradients
 

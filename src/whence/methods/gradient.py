@@ -10,7 +10,7 @@ from torch import Tensor
 from whence.engine.call import Call, Rule, derivative
 from whence.methods import method
 from whence.registry import Bounds
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 EVERYWHERE: dict[str, Rule] = {"*": derivative}
 

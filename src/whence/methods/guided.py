@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.engine.call import Call, Gradients, Rule, derivative
 from whence.methods import method
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 _SMOOTH = "elu celu selu gelu silu mish hardswish softplus".split()
 

@@ -11,8 +11,8 @@ from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
 from whence.methods.relevance.passes import no_attention, relevance_of_attention
-from whence.subject.subject.passes import IN_PLACE, stacked
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.passes import IN_PLACE, stacked
 
 NAMES = ("attention", "attention_gradient", "attention_relevance", "head_relevance", "hidden")
 PER_TARGET = frozenset(NAMES) - {"attention", "hidden"}

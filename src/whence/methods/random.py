@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from whence.methods import method
-from whence.subject.subject.noise import gaussian
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.noise import gaussian
 
 
 @method("random", paper="", propagates=False)

@@ -11,9 +11,8 @@ from torch import Tensor
 from whence.errors import MethodError, warn
 from whence.methods import method, methods
 from whence.registry import Bounds
-from whence.subject import baselines
-from whence.subject.subject.noise import gaussian
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject, baselines
+from whence.subject.noise import gaussian
 from whence.util.progress import steps
 
 

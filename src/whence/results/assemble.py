@@ -12,7 +12,7 @@ from torch import Tensor
 from whence.errors import InputError, warn
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)

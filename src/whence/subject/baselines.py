@@ -13,10 +13,10 @@ from torch import Tensor
 
 from whence.engine.leaves import Instead
 from whence.errors import BaselineError, did_you_mean, warn
-from whence.subject.subject.batching import batches, of
-from whence.subject.subject.named_baselines import Default, Neutral, named
-from whence.subject.subject.subject import Facts, Subject
-from whence.subject.subject.targets import distribution
+from whence.subject.batching import batches, of
+from whence.subject.named_baselines import Default, Neutral, named
+from whence.subject.subject import Facts, Subject
+from whence.subject.targets import distribution
 
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
 _NEAR = (0.0, 2.0**-24, 2.0**-18, 2.0**-14)  # where on a line from 0 the score may not have moved

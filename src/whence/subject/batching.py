@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.engine.blame import out_of_memory
-from whence.subject.subject.subject import Subject
+from whence.subject.subject import Subject
 
 T = TypeVar("T")
 _SMALL, _FEW = 8 << 20, 64  # so many rows go into one pass at least, as long as their activations have so few bytes

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from whence.errors import BaselineError
 from whence.registry import Registry
-from whence.subject.subject.noise import normal
-from whence.subject.subject.subject import Subject
+from whence.subject.noise import normal
+from whence.subject.subject import Subject
 
 named: Registry[Callable[[Subject, str], Any]] = Registry("baseline")
 

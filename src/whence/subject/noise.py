@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from whence.subject.subject.subject import Subject
+from whence.subject.subject import Subject
 
 _STREAMS = 1_000_003  # samples of one seed never meet those of the next
 

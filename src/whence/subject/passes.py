@@ -34,7 +34,7 @@ from whence.rules.reveal_cancel import Parts, parts_of
 from whence.subject import targets
 
 if TYPE_CHECKING:
-    from whence.subject.subject.subject import Subject
+    from whence.subject.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from whence.engine.flow import Flow
 from whence.engine.leaves import AT, Instead
 from whence.engine.log import Step
 from whence.subject import passes
-from whence.subject.subject.passes import Pass
-from whence.subject.subject.targets import Output, Target
+from whence.subject.passes import Pass
+from whence.subject.targets import Output, Target
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, did_you_mean
-from whence.subject.subject.subject import Subject
+from whence.subject.subject import Subject
 
 NAMES = ("auto", "elements", "grid", "pixels", "tokens", "words")
 SIDE = 4  # of the blocks of "grid"

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.subject import targets
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject, targets
 
 TARGET, OTHER, ORDER, IDLE = "whence_target", "whence_other", "whence_order", "whence_idle"  # inputs that are ours
 

@@ -15,9 +15,8 @@ from whence.engine.flow import apart
 from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.evaluation.axioms.functions import OTHER, TARGET, Scored
-from whence.subject import baselines
-from whence.subject.subject.subject import Subject
-from whence.subject.subject.targets import find_logits, read_target, several
+from whence.subject import Subject, baselines
+from whence.subject.targets import find_logits, read_target, several
 
 T = TypeVar("T")
 

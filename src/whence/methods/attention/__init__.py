@@ -24,7 +24,7 @@ from whence.methods.attention.reading import Map, Reading, real_positions
 from whence.methods.attention.reading import readout as readout_of
 from whence.methods.attention.windows import moved
 from whence.registry import Bounds
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]

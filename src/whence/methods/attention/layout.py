@@ -12,7 +12,7 @@ from whence.engine.trackers.modality import Stream
 from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
 from whence.methods.attention.reading import Reading
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
 At = Mapping[Stream, Tensor | None]  # (rows, n), the token that each position of a stream stands for

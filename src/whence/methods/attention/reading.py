@@ -22,8 +22,8 @@ from whence.engine.trackers.rows import place_of
 from whence.engine.trackers.tokens import Tokens, numbers_of
 from whence.errors import InputError, ParameterError
 from whence.methods.attention.windows import places, spread, spread_pairs
-from whence.subject.subject.passes import Pass
-from whence.subject.subject.subject import Facts, Subject
+from whence.subject import Facts, Subject
+from whence.subject.passes import Pass
 
 Reduce = Callable[["Map", Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
 _FUSED = "scaled_dot_product_attention"

@@ -11,7 +11,7 @@ from whence.engine.call import derivative
 from whence.engine.captures import Site, layers
 from whence.engine.trackers.tokens import Source, Tokens, begin, numbers_of
 from whence.errors import InputError
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 
 @dataclass(eq=False)

@@ -14,9 +14,8 @@ from whence.methods import method
 from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
 from whence.methods.integrated.paths import Lines, curve, parted, polyline, slopes, straight
 from whence.registry import Bounds
-from whence.subject import baselines
-from whence.subject.subject.noise import uniform
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject, baselines
+from whence.subject.noise import uniform
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.errors import ParameterError
-from whence.subject.subject.batching import batches, of
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.batching import batches, of
 
 Values = dict[str, Tensor]
 Place = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]

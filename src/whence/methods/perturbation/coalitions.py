@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ModelError
-from whence.subject import baselines
-from whence.subject.subject.batching import batches, of
-from whence.subject.subject.subject import Subject
-from whence.subject.subject.units import explained, numbered
+from whence.subject import Subject, baselines
+from whence.subject.batching import batches, of
+from whence.subject.units import explained, numbered
 from whence.util.progress import bar
 
 

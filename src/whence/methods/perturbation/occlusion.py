@@ -16,8 +16,8 @@ from torch import Tensor
 from whence.errors import InputError, ParameterError
 from whence.methods import method
 from whence.methods.perturbation.coalitions import Coalitions, Players, players
-from whence.subject.subject.subject import Subject
-from whence.subject.subject.units import along, channel_axis, explained, places
+from whence.subject import Subject
+from whence.subject.units import along, channel_axis, explained, places
 
 _CHUNK = 1024  # windows at a time
 

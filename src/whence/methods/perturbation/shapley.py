@@ -11,8 +11,8 @@ from torch import Tensor
 from whence.methods import method
 from whence.methods.perturbation.coalitions import Coalitions, every, players
 from whence.registry import Bounds
-from whence.subject.subject.noise import generator
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.noise import generator
 
 
 @method(

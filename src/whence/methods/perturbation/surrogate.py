@@ -12,8 +12,8 @@ from whence.errors import warn
 from whence.methods import method
 from whence.methods.perturbation.coalitions import Players, every, listed, players
 from whence.registry import Bounds
-from whence.subject.subject.noise import generator
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.noise import generator
 
 
 @method(

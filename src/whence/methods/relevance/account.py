@@ -10,8 +10,8 @@ from torch import Tensor
 
 from whence.errors import warn
 from whence.rules.ledger import Ledger
-from whence.subject.subject.passes import Pass
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.passes import Pass
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word

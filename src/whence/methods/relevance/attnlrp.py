@@ -7,7 +7,7 @@ from torch import Tensor
 from whence.methods import method
 from whence.methods.relevance.account import account
 from whence.methods.relevance.passes import Positions, relevance_pass
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 
 @method("attnlrp", paper="Achtibat et al. 2024, arXiv:2402.05602")

@@ -18,8 +18,8 @@ from whence.rules.attnlrp import UNIFORM_EXPAND, uniform_rules
 from whence.rules.composites import composite_of
 from whence.rules.ledger import Ledger
 from whence.rules.lrp import RELEVANCE_EXPAND, relevance_rules
-from whence.subject.subject.passes import IN_PLACE, Pass
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
+from whence.subject.passes import IN_PLACE, Pass
 
 UNIFORM = {"attnlrp": False, "cp_lrp": True}  # whether attention and gates are held constant
 OPTIONS = ("epsilon", "gamma", "alpha", "beta", "low", "high", "stabilizer")  # lrp's, for its composites

@@ -10,7 +10,7 @@ from whence.methods import method
 from whence.methods.attention import Start, needs_attention, one_layer, through, with_residual
 from whence.methods.attention.reading import Map
 from whence.methods.relevance.passes import Relevance
-from whence.subject.subject.subject import Subject
+from whence.subject import Subject
 
 Weight = Literal["gradient", "attention"] | None
 Blocks = Literal["all", "last", "first"]
