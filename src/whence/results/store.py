@@ -14,7 +14,7 @@ from whence.errors import FileError
 from whence.results.attribution import Attribution
 from whence.util.files import put
 
-_FORM = "whence.results.attribution.1"
+_FORM = "whence.attribution.1"
 _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
 
 
