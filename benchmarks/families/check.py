@@ -118,7 +118,11 @@ def blame(error: BaseException) -> tuple[str, str]:
         cause = cause.__cause__
     where = traceback.extract_tb(cause.__traceback__)[-1]
     place = f"{Path(where.filename).name}:{where.lineno}"
-    ours = where.filename.startswith(OURS)
+    passed_on = (Path(where.filename).name, where.name) == (
+        "scope.py",
+        "__torch_function__",
+    )  # an op of the model's own
+    ours = where.filename.startswith(OURS) and not passed_on
     said = f"{type(error).__name__}: {error}"
     if not isinstance(error, WhenceError) or (ours and not isinstance(cause, WhenceError)):
         return "raw traceback", f"{said} [{type(cause).__name__} in {place}]"

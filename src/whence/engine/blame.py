@@ -14,6 +14,7 @@ from whence.errors import ModelError, WhenceError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_ADVICE = "Check the names, shapes and dtypes of the inputs."
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -33,28 +34,30 @@ def called(model: Callable[..., Any], inputs: Mapping[str, Any], form: str, root
         raise of_model(error, model, inputs, root) from error
 
 
-def born_in_the_model(error: Exception, again: Callable[[], Any]) -> bool:
-    """Whether the model raised what came out of an explained pass: it does so `again` by itself, or its own code did.
+def born_in_the_model(error: Exception, again: Callable[[], Any]) -> Exception | None:
+    """What the model raised of itself, if that came out of an explained pass: `again` alone, or its own code did.
 
     Every op of an explained pass runs inside our code, so that the place where a torch error was raised says nothing.
     """
     if isinstance(error, WhenceError) or out_of_memory(error) or type(error).__module__.startswith("whence."):
-        return False
+        return None
     try:
         again()
     except Exception as alone:
-        return type(alone) is type(error)
-    return not _innermost(error).startswith((_OURS, _TORCH))
+        return alone if type(alone) is type(error) else None
+    return error if not _innermost(error).startswith((_OURS, _TORCH)) else None
 
 
-def of_model(error: Exception, model: Any, inputs: Mapping[str, Any], root: nn.Module | None = None) -> ModelError:
+def of_model(
+    error: Exception, model: Any, inputs: Mapping[str, Any], root: nn.Module | None = None, *, advice: str = ""
+) -> ModelError:
     """What a model raised, with where it was and what it had been given."""
     said = str(error).strip() or "no message"
     path = _path(error, root)
     handed = ", ".join(f"{name} {_kind(value)}" for name, value in inputs.items())
     return ModelError(
         f"The model raised {type(error).__name__}{f' in {path!r}' if path else ''}: {said}\n"
-        f"  It was given {handed}. {_signature(model)}Check the names, shapes and dtypes of the inputs."
+        f"  It was given {handed}. {_signature(model)}{advice or _ADVICE}"
     )
 
 

@@ -201,9 +201,26 @@ def _called(subject: Subject, handed: Mapping[str, Any], flow: Flow) -> Any:
     except Exception as error:
         with apart():
             own = blame.born_in_the_model(error, lambda: _alone(subject, flow))
-        if not own:
+            advice = "" if own is None or not subject.values else _elsewhere(subject)
+        if own is None:
             raise
-        raise blame.of_model(error, subject.model, subject.inputs, subject.root) from error
+        raise blame.of_model(own, subject.model, subject.inputs, subject.root, advice=advice) from own
+
+
+def _elsewhere(subject: Subject) -> str:
+    """What to do about a model that takes the inputs and not what a method puts in their place."""
+    rewind()
+    given = {name: _copied(value) for name, value in subject.inputs.items()}
+    try:
+        with torch.no_grad(), Watch():
+            subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
+    except Exception:
+        return ""
+    return (
+        f"It takes the inputs themselves, and not the values that {subject.method} puts in their place (a baseline, as a "
+        "rule, such as an image of zeros that a model leaves out as padding).\n"
+        "  Give another baseline=, or choose a method that has none."
+    )
 
 
 def _alone(subject: Subject, flow: Flow) -> None:
@@ -222,8 +239,8 @@ def _scored(subject: Subject, output: Any) -> Tensor:
         return targets.scores(output, target, subject.output, subject.rows, subject.mask(False))
     except Exception as error:
         with apart():
-            own = callable(target) and blame.born_in_the_model(error, lambda: target(output))
-        if not own:
+            own = blame.born_in_the_model(error, lambda: target(output)) if callable(target) else None
+        if own is None:
             raise
         raise TargetError(
             f"The target function raised {type(error).__name__}: {error}\n"

@@ -183,7 +183,9 @@ class Tokens:
         if family == "scaled_dot_product_attention":
             query = operands(args, kwargs)["query"]
             asked = numbers_of(query)
-            return [(_along(asked[0], -1).expand(output.shape),)] if asked else [self._asked(args, kwargs, output)]
+            if _of_no_input(asked):
+                return [self._asked(args, kwargs, output)]
+            return [(_along(asked[0], -1).expand(output.shape),)]
         if name == "einsum":
             return [self._contracted(args, kwargs, known, output)]
         if name in _PRODUCTS:
@@ -242,7 +244,7 @@ class Tokens:
                 return torch.full_like(numbers[..., :1], LOST)
             self._share(lowest[highest > 0], highest[highest > 0])
             return torch.where(highest > 0, lowest, NONE).unsqueeze(-1)
-        if numbers.dim() == 2:
+        if numbers.dim() == 2 and len(numbers) == self.rows:  # more of them: all rows' patches, one under another
             return self._whole(lowest, low).unsqueeze(-1)
         own = self._numbers(low, numbers.device).view(self.rows, -1, 1)
         if own.shape[:2] == numbers.shape[:-1] and bool((numbers == own).any(-1).all()):
@@ -301,6 +303,9 @@ class Tokens:
         """A convolution's places (rows, channels, …) are new tokens, if it does not leave them where they were."""
         if first.shape[2:] == output.shape[2:]:
             return (numbers[:, :1].expand(output.shape),)
+        one = numbers[(slice(None), *[slice(1)] * (numbers.dim() - 1))]
+        if bool((numbers == one).all()):
+            return (one.expand(output.shape),)  # each window is one token's: patches that came cut
         lines = numbers.flatten(1).amax(1)
         source = self.source_of(int(lines.max()))
         if source is None or len(output) % self.rows:
@@ -331,7 +336,7 @@ class Tokens:
         if len(theirs) == 2:
             return (_along(theirs[1], -2).expand(output.shape),)
         key = _along(theirs[0], -2).expand(output.shape)
-        query = _along(ours[0], -1).expand(output.shape) if ours else self._learned(key)
+        query = self._learned(key) if _of_no_input(ours) else _along(ours[0], -1).expand(output.shape)
         return (query, key)
 
     def _learned(self, key: Tensor) -> Tensor:
@@ -365,7 +370,7 @@ class Tokens:
         groups = query.shape[-3] // key.shape[-3] if query.dim() > 3 and given.get("enable_gqa") else 1
         theirs = (theirs.repeat_interleave(groups, -3) if groups > 1 else theirs).expand(shape)
         ours = numbers_of(query)
-        return (_along(ours[0], -1).expand(shape) if ours else self._learned(theirs), theirs)
+        return (self._learned(theirs) if _of_no_input(ours) else _along(ours[0], -1).expand(shape), theirs)
 
     def _contracted(self, args: Any, kwargs: Any, known: Any, output: Tensor) -> tuple[Tensor, ...]:
         """einsum: an operand's tokens go where their letters go."""
@@ -429,6 +434,11 @@ class Tokens:
         if base is not None:
             setattr(base, _TOKENS, tuple(wholes))
         return tuple(parts)
+
+
+def _of_no_input(numbers: tuple[Tensor, ...]) -> bool:
+    """Whether these are learned tokens alone, such as may have stood beside an input's before."""
+    return not numbers or bool((numbers[0] == NONE).all())
 
 
 def _at_place(tensor: Tensor, place: int, live: Sequence[Tensor]) -> Tensor:

@@ -50,8 +50,8 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
             found[key] = _laid_out(subject, name, state[streams[0]].to(score.dtype).expand(-1, score.shape[1], -1))
             continue
         nowhere += [name] if first and name not in reading.tokens.shared else []
-        shape = value.shape[:2] if value.dim() > 2 else value.shape
-        found[key] = score.new_zeros(len(score), score.shape[1], *shape[1:])
+        shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
+        found[key] = score.new_zeros(len(score), score.shape[1], *shape)
     if not state:
         raise InputError(
             f"{subject.method} found attention in this model, and it cannot be told which positions of it the score "
