@@ -21,7 +21,8 @@ import whence
 from tests.hf import FAMILIES, SMALL, TEXT
 from tests.models import close
 from whence.adapters.images import pixels
-from whence.adapters.tokens import tokens_of, words_in
+from whence.adapters.spans import words_in
+from whence.adapters.tokens import tokens_of
 from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
 
 hf = pytest.importorskip("transformers")

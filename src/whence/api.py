@@ -13,7 +13,8 @@ from torch import Tensor
 
 from whence.adapters import arrays
 from whence.adapters.collect import answered
-from whence.adapters.tensors import adapt, modules_behind
+from whence.adapters.reachable import modules_behind
+from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Question, Wrapped
 from whence.engine.call import Rule
 from whence.engine.flow import apart

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from whence.adapters.tensors import adapt, modules_behind
+from whence.adapters.reachable import modules_behind
+from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine.flow import apart
 from whence.engine.scope import scope
