@@ -16,14 +16,14 @@ from torch.autograd.graph import get_gradient_edge
 
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.ops import GROUP
-from whence.engine.trackers import modality
+from whence.engine.trackers import modality, store
 from whence.engine.trackers.tokens import Tokens, numbers_of
 
-_WEIGHTS = "_whence_weights"  # on a softmax's result and its copies
-_PIECE = "_whence_piece"  # on a part of it that is still about queries and keys
-_TOTAL = "_whence_total"  # on logsumexp(x), and on x − logsumexp(x)
+_WEIGHTS = "weights"  # on a softmax's result and its copies
+_PIECE = "piece"  # on a part of it that is still about queries and keys
+_TOTAL = "total"  # on logsumexp(x), and on x − logsumexp(x)
 _COPIES = frozenset({"dropout", "scale"})
-_PROJECTED = "_whence_projected"  # on what was projected of a hidden state: that state
+_PROJECTED = "projected"  # on what was projected of a hidden state: that state
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Captures:
         """The attention probabilities among the inputs of a product: of matrices, or of one weight per position."""
         if family not in ("matmul", "einsum", "bilinear", "multiply"):
             return None
-        found = next((t for t in live if getattr(t, _WEIGHTS, False)), None)
+        found = next((t for t in live if store.get(t, _WEIGHTS, False)), None)
         if found is None and family != "multiply":
-            found = next((t for t in live if getattr(t, _PIECE, False)), None)
+            found = next((t for t in live if store.get(t, _PIECE, False)), None)
         pooled = found is not None and found.dim() == 3 and found.shape[-1] == 1  # (rows, n, 1)
         return None if family == "multiply" and not pooled else found
 
@@ -109,29 +109,29 @@ class Captures:
                 live[0] if family == "linear" else next((s for t in live if (s := projected_from(t)) is not None), None)
             )
             for tensor in outputs if state is not None else ():
-                setattr(tensor, _PROJECTED, state)
+                store.put(tensor, _PROJECTED, state)
         copied = family in _COPIES or (group == "view" and family != "index")
-        copies = copied and any(getattr(t, _WEIGHTS, False) for t in live)
-        renormalised = family == "divide" and getattr(live[0], _WEIGHTS, False)
+        copies = copied and any(store.get(t, _WEIGHTS, False) for t in live)
+        renormalised = family == "divide" and store.get(live[0], _WEIGHTS, False)
         if copies or renormalised or family == "softmax" or self._normalised(family, live, outputs):
             for tensor in outputs:
-                setattr(tensor, _WEIGHTS, True)
-        elif group == "view" and any(getattr(t, _WEIGHTS, False) or getattr(t, _PIECE, False) for t in live):
+                store.put(tensor, _WEIGHTS, True)
+        elif group == "view" and any(store.get(t, _WEIGHTS, False) or store.get(t, _PIECE, False) for t in live):
             for tensor in outputs:
-                setattr(tensor, _PIECE, len(numbers_of(tensor)) == 2)
+                store.put(tensor, _PIECE, len(numbers_of(tensor)) == 2)
 
     def _normalised(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> bool:
         """Whether this is the end of exp(x − logsumexp(x)), a softmax by hand."""
-        on_the_way = any(getattr(t, _TOTAL, False) for t in live)
+        on_the_way = any(store.get(t, _TOTAL, False) for t in live)
         if family == "logsumexp" or (family == "add" and on_the_way and len(live) == 2):
             for tensor in outputs:
-                setattr(tensor, _TOTAL, True)
+                store.put(tensor, _TOTAL, True)
         return family == "exp" and on_the_way
 
 
 def projected_from(tensor: Tensor) -> Tensor | None:
     """The hidden state that this was last projected from."""
-    return getattr(tensor, _PROJECTED, None)
+    return store.get(tensor, _PROJECTED)
 
 
 def layers(root: nn.Module | None) -> set[str]:

@@ -42,7 +42,7 @@ from whence.engine.log import Log
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
 from whence.engine.scope import observe
 from whence.engine.tape import Tape
-from whence.engine.trackers import modality, provenance, rows, tokens
+from whence.engine.trackers import modality, provenance, rows, store, tokens
 from whence.engine.trackers.ordering import SORTS, Orders
 from whence.errors import ModelError, NoRule
 from whence.rules.ledger import Ledger
@@ -542,10 +542,10 @@ class Flow(TorchFunctionMode):
         if target is None:
             result = run_with_rule(self._stream, call, live, rule)
             if isinstance(result, Tensor):
-                setattr(result, _MAKER, call)
+                store.put(result, _MAKER, call)
             return result
         copy = target.clone()
-        maker: Call | None = getattr(target, _MAKER, None)
+        maker: Call | None = store.get(target, _MAKER)
         if maker is not None and not maker.kept and tuple(map(version_of, maker.outputs)) == maker.made:
             maker.kept = (copy.detach(),)  # it may ask for its output when that has been overwritten
         call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
@@ -578,5 +578,5 @@ def _lose(log: Log, refused: NoRule | None, family: str, path: str, amount: floa
     log.lost.setdefault((family, path), []).append(amount)
 
 
-_MAKER = "_whence_maker"  # on a ruled op's output: its call
+_MAKER = "maker"  # on a ruled op's output: its call
 _CUTS = frozenset({"detach", "data", "_set_grad_enabled"})

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.outputs import changed, floating
-from whence.engine.trackers import modality
+from whence.engine.trackers import modality, store
 from whence.engine.trackers.rows import begin
 from whence.errors import BaselineError, ModelError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from whence.engine.flow import Flow
 
 AT = "at"  # the key of a module's output; "at.NAME" where it has several tensors
-_IDS = "_whence_ids"  # on a tensor of ids: (name of the input, each entry's position in it)
+_IDS = "ids"  # on a tensor of ids: (name of the input, each entry's position in it)
 _COPIES = frozenset({"view", "cast", "index", "repeat", "concatenate"})
 _JOINS = frozenset({"pad", "constant_pad_nd", "masked_fill"})
 
@@ -103,13 +103,13 @@ class Sites:
         """A copy of the ids that is recognised when it, or a view, cast or copy of it, indexes an embedding."""
         handed = ids.clone()
         positions = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
-        setattr(handed, _IDS, (name, positions))
+        store.put(handed, _IDS, (name, positions))
         self._ids[name] = ids.shape
         return handed
 
     def has_ids(self, args: Any, kwargs: Any) -> bool:
         """Whether explained ids are among the arguments."""
-        return bool(self._ids) and any(hasattr(a, _IDS) for a in (*args, *kwargs.values()))
+        return bool(self._ids) and any(store.get(a, _IDS) is not None for a in (*args, *kwargs.values()))
 
     def placed(self) -> bool:
         """Whether every value that is to be substituted has been."""
@@ -122,7 +122,7 @@ class Sites:
         """
         if not self._ids:
             return
-        marks = {mark[0] for a in _flat((args, tuple(kwargs.values()))) if (mark := getattr(a, _IDS, None))}
+        marks = {mark[0] for a in _flat((args, tuple(kwargs.values()))) if (mark := store.get(a, _IDS))}
         if len(marks) != 1:
             self.aside |= bool(marks)
             return
@@ -139,11 +139,11 @@ class Sites:
     def _overwrite(self, name: str, op: str, args: Any, kwargs: Any) -> None:
         """A write changes positions in place, and so in every view that shares the memory."""
         target = args[0]
-        if not hasattr(target, _IDS):
+        if store.get(target, _IDS) is None:
             if op not in ("setitem", "copy"):
                 return
-            setattr(target, _IDS, (name, torch.full_like(target, -1, dtype=torch.long)))
-        positions = getattr(target, _IDS)[1]
+            store.put(target, _IDS, (name, torch.full_like(target, -1, dtype=torch.long)))
+        positions = store.get(target, _IDS)[1]
         if op == "setitem":
             positions[args[1]] = _positions(args[2]) if isinstance(args[2], Tensor) else -1
         elif op == "copy":
@@ -172,7 +172,7 @@ class Sites:
         pairs = [(result, moved)] if isinstance(result, Tensor) else zip(result, moved, strict=True)
         for tensor, where in pairs:
             if not any(tensor is a for a in args) and not tensor.is_floating_point():
-                setattr(tensor, _IDS, (name, where.long()))
+                store.put(tensor, _IDS, (name, where.long()))
 
     def embedding(
         self, flow: Flow, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,7 +198,7 @@ class Sites:
 
         def look(other: Tensor) -> Tensor:
             with torch.no_grad():
-                marked = next(a for a in _flat((args, tuple(kwargs.values()))) if hasattr(a, _IDS))
+                marked = next(a for a in _flat((args, tuple(kwargs.values()))) if store.get(a, _IDS) is not None)
                 there = other.expand(shape).flatten()[positions.flatten().clamp(min=0)].view(positions.shape)
                 swap = {id(marked): there.to(marked.dtype)}
                 try:
@@ -281,21 +281,21 @@ def _whole_numbers(tensor: Tensor) -> bool:
 
 def _positions(tensor: Tensor) -> Tensor:
     """Each entry's position in the explained ids, -1 where it comes from elsewhere."""
-    mark = getattr(tensor, _IDS, None)
+    mark = store.get(tensor, _IDS)
     return mark[1] if mark is not None else torch.full_like(tensor, -1, dtype=torch.long)
 
 
 def _index_mark(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The mark of the explained ids by which a table is looked up: table(ids), table[ids], table[ids, :]."""
     given = [*args, *kwargs.values()]
-    if name != "embedding" and hasattr(given[0], _IDS):
+    if name != "embedding" and store.get(given[0], _IDS) is not None:
         return None  # the ids themselves are indexed
     if name == "index_select" and (args[1] if len(args) > 1 else kwargs.get("dim")) != 0:
         return None
     if name == "getitem" and isinstance(args[1], tuple):
         first, *rest = args[1]
         given = [first] if all(item in (slice(None), Ellipsis) for item in rest) else []
-    return next((m for a in given if (m := getattr(a, _IDS, None))), None)
+    return next((m for a in given if (m := store.get(a, _IDS))), None)
 
 
 def replace_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-_MARK = "_whence"  # attribute of tensors that were born in a pass
+from whence.engine.trackers import store
+
+_MARK = "live"  # on tensors that were born in a pass
 
 # nodes which carry any stream unchanged: they appear without a call when views of one memory are written to
 _PLUMBING = frozenset(
@@ -18,7 +20,7 @@ _PLUMBING = frozenset(
 
 def born_in_a_pass(tensor: Tensor) -> bool:
     """Whether a hook on this tensor goes when the pass does; a parameter, or what else is the model's, keeps it."""
-    return tensor.requires_grad and hasattr(tensor, _MARK)
+    return tensor.requires_grad and store.get(tensor, _MARK) is not None
 
 
 class Marks:
@@ -32,7 +34,7 @@ class Marks:
 
     def put(self, tensor: Tensor) -> None:
         if tensor.requires_grad or (self._tracks and (tensor.is_floating_point() or tensor.is_complex())):
-            setattr(tensor, _MARK, self._token)
+            store.put(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
 
     def can_be_live(self, tensor: Tensor) -> bool:
@@ -40,9 +42,7 @@ class Marks:
 
     def on(self, tensor: Tensor) -> bool:
         """Whether a tensor is marked, and was not written to since where we cannot see."""
-        return getattr(tensor, _MARK, None) is self._token and (
-            tensor.grad_fn in self._nodes or not tensor.requires_grad
-        )
+        return store.get(tensor, _MARK) is self._token and (tensor.grad_fn in self._nodes or not tensor.requires_grad)
 
     def unseen(self, tensor: Tensor) -> list[str] | None:
         """A tensor without a mark is live if its graph reaches a known node: what lies between, or None."""

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whence.engine.trackers import store
+
 _LARGE = 2**16  # tensors of more entries are kept when they are written to, not before
 _LARGEST = 2**24  # bytes: arrays of more are left alone
 _MOST = 20_000  # entries of containers and objects, and 64 numbers of a tensor inside them, count as one
-_PREFIX = "_whence"  # of what a pass notes on tensors
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _FOREIGN = frozenset({"torch", "numpy", "builtins", *sys.stdlib_module_names})  # whose objects are not the model's
 
@@ -261,10 +262,7 @@ def _version(tensor: Tensor) -> int:
 
 def _rewrite(tensor: Tensor, value: Tensor, version: int, graph: Any) -> None:
     """Put a tensor's value back if the model wrote to it; a write of live values has also tied it to a graph."""
-    noted = tensor.__dict__
-    if noted:
-        for name in [name for name in noted if name.startswith(_PREFIX)]:
-            del noted[name]
+    store.clear(tensor)
     if tensor.grad_fn is not graph and tensor._base is None:
         tensor.detach_()
     if tensor.shape != value.shape or tensor.dtype != value.dtype:

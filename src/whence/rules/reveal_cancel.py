@@ -19,10 +19,11 @@ from whence.engine.call import Call, swapped
 from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
 from whence.engine.tape import Tape
+from whence.engine.trackers import store
 from whence.rules.rescale import STEEP, derivative_where, too_close
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
-_PARTS, _BORN = "_whence_parts", "_whence_born"
+_PARTS, _BORN = "parts", "born"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ def split(x: Tensor, before: Tensor) -> Pair:
 
 def parts_of(x: Tensor, before: Tensor) -> Pair:
     """The parts that are known of a tensor, or else its split."""
-    pair, version = getattr(x, _PARTS, (None, -1))
+    pair, version = store.get(x, _PARTS, (None, -1))
     return pair if pair is not None and version == x._version else split(x, before)
 
 
@@ -72,7 +73,7 @@ class Parts:
         if self._kinds[-1] == "makes":
             tape.record_result(result)
         for tensor in tensors_in(result):
-            setattr(tensor, _BORN, (len(self._kinds) - 1, tensor._version))
+            store.put(tensor, _BORN, (len(self._kinds) - 1, tensor._version))
 
     def kind(self, family: str) -> str:
         if family in _MAKERS:
@@ -100,7 +101,7 @@ class Parts:
 
 
 def _born(tensor: Tensor) -> int:
-    op, version = getattr(tensor, _BORN, (-1, -1))
+    op, version = store.get(tensor, _BORN, (-1, -1))
     return op if version == tensor._version else -1
 
 
@@ -116,7 +117,7 @@ def carry(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any
 
 def attach(result: Any, parts: Any) -> None:
     if isinstance(result, Tensor) and isinstance(parts, Pair):
-        setattr(result, _PARTS, (parts, result._version))
+        store.put(result, _PARTS, (parts, result._version))
     elif isinstance(result, tuple | list) and isinstance(parts, list):
         for tensor, pair in zip(result, parts, strict=True):
             attach(tensor, pair)

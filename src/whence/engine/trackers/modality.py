@@ -12,24 +12,25 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.ops import GROUP
+from whence.engine.trackers import store
 
 Stream = frozenset[str]
-_STREAM, _DEPTH = "_whence_stream", "_whence_depth"
+_STREAM, _DEPTH = "modality", "attention_depth"
 
 
 def begin(tensor: Tensor, key: str) -> None:
     """The positions of this tensor are those of an explained input."""
-    setattr(tensor, _STREAM, frozenset({key.partition("#")[0]}))
+    store.put(tensor, _STREAM, frozenset({key.partition("#")[0]}))
 
 
 def stream_of(tensor: Tensor) -> Any:
     """A stream, the (query, key) streams of attention scores, or None."""
-    return getattr(tensor, _STREAM, None)
+    return store.get(tensor, _STREAM)
 
 
 def copy(old: Tensor, new: Tensor) -> None:
-    setattr(new, _STREAM, stream_of(old))
-    setattr(new, _DEPTH, depth_of(old))
+    store.put(new, _STREAM, stream_of(old))
+    store.put(new, _DEPTH, depth_of(old))
 
 
 def pair_of(tensor: Tensor) -> tuple[Stream, Stream]:
@@ -46,7 +47,7 @@ def both(found: Any) -> tuple[Stream, Stream]:
 
 def depth_of(tensor: Tensor) -> int:
     """Through how many attentions, one after the other, a tensor came."""
-    found: int = getattr(tensor, _DEPTH, 0)
+    found: int = store.get(tensor, _DEPTH, 0)
     return found
 
 
@@ -59,9 +60,9 @@ def follow(family: str, live: Sequence[Tensor], outputs: Sequence[Tensor]) -> No
     )
     depth = max(map(depth_of, live), default=0) + attends
     for tensor in outputs:
-        setattr(tensor, _DEPTH, depth)
+        store.put(tensor, _DEPTH, depth)
         if found is not None:
-            setattr(tensor, _STREAM, found)
+            store.put(tensor, _STREAM, found)
 
 
 def _joined(family: str, known: Sequence[Any]) -> Any:

@@ -20,9 +20,10 @@ from whence.engine.call import swapped
 from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, Entry
+from whence.engine.trackers import store
 from whence.errors import DivergedError
 
-_ORDER = "_whence_order"
+_ORDER = "order"
 SORTS = frozenset({"sort", "argsort"})
 _ROW_BY_ROW = frozenset("add sum scale multiply divide linear matmul batch_norm dropout cast lerp".split())
 _PICKS = frozenset({"getitem", "index_select"})
@@ -38,7 +39,7 @@ class Order:
 
 
 def order_of(tensor: Tensor) -> Order | None:
-    return getattr(tensor, _ORDER, None)
+    return store.get(tensor, _ORDER)
 
 
 def _order(at: Tensor) -> Order:
@@ -127,7 +128,7 @@ class Orders:
         if index is not None:  # picked anew: put back, unless this is where the order begins
             if order_of(live[0]) is None:
                 for t in outputs:
-                    setattr(t, _ORDER, order)
+                    store.put(t, _ORDER, order)
             return
         if name in _PUTS:
             return
@@ -138,7 +139,7 @@ class Orders:
             raise _lost(name)
         for t in outputs:
             if t.dim() and len(t) == rows:
-                setattr(t, _ORDER, order)
+                store.put(t, _ORDER, order)
 
 
 def _keep_if_in_place(
@@ -159,7 +160,7 @@ def _keep_if_in_place(
         still = number.dim() > 0 and len(number) == rows
         if not still or not bool((number == numbers.view(-1, *[1] * (number.dim() - 1))).all()):
             raise _lost(name)
-        setattr(t, _ORDER, order)
+        store.put(t, _ORDER, order)
 
 
 def _index(name: str, args: Any) -> Tensor | None:

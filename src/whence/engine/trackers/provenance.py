@@ -22,10 +22,10 @@ from torch import Tensor
 
 from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP, number
-from whence.engine.trackers import one_token
+from whence.engine.trackers import one_token, store
 from whence.engine.trackers.one_token import Alone
 
-_ORIGIN = "_whence_origin"
+_ORIGIN = "origin"
 WEIGHTED = frozenset({"linear", "convolution"})
 _STRAIGHT = frozenset({"scale", "cast", "dropout"})
 _CONSTANT = frozenset("sum average_pool dropout cumsum interpolate fourier scale scatter_add".split())
@@ -56,14 +56,14 @@ class Origin:
 
 def begin(tensor: Tensor, ids_dim: int = 0) -> None:
     """This tensor is an explained value; of ids, the embedding that they entered."""
-    setattr(tensor, _ORIGIN, Origin(fresh=True, alone=one_token.begin(ids_dim) if ids_dim else None))
+    store.put(tensor, _ORIGIN, Origin(fresh=True, alone=one_token.begin(ids_dim) if ids_dim else None))
 
 
 def origin_of(tensor: Tensor) -> Origin:
-    found = getattr(tensor, _ORIGIN, None)
+    found = store.get(tensor, _ORIGIN)
     if found is None:
         found = Origin()
-        setattr(tensor, _ORIGIN, found)
+        store.put(tensor, _ORIGIN, found)
     return found
 
 
@@ -110,7 +110,7 @@ def follow(
         if first.alone is not None:
             found = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
             new = replace(new, alone=found) if found is not None else new
-        setattr(output, _ORIGIN, new)
+        store.put(output, _ORIGIN, new)
     return [] if family == "view" else begun
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from whence.engine.call import swapped
 from whence.engine.ops import GROUP
+from whence.engine.trackers import store
 
-_ROWS = "_whence_rows"
+_ROWS = "rows"
 _MOVES = frozenset("view index repeat concatenate".split())
 # reductions whose arguments are (input, dim, keepdim)
 _REDUCTIONS = frozenset("sum mean amax amin max min prod logsumexp median nansum nanmean".split())
@@ -53,16 +54,16 @@ class Place:
 
 def begin(tensor: Tensor, rows: int, numbers: Tensor | None = None) -> None:
     """This tensor has its rows first, or where the leading axes have these row numbers."""
-    setattr(tensor, _ROWS, Place(0, 1, rows) if numbers is None else _read(numbers, rows))
+    store.put(tensor, _ROWS, Place(0, 1, rows) if numbers is None else _read(numbers, rows))
 
 
 def place_of(tensor: Tensor) -> Place | None:
-    return getattr(tensor, _ROWS, None)
+    return store.get(tensor, _ROWS)
 
 
 def copy(old: Tensor, new: Tensor) -> None:
     """The rows are in the same place."""
-    setattr(new, _ROWS, place_of(old))
+    store.put(new, _ROWS, place_of(old))
 
 
 def follow(
@@ -73,7 +74,7 @@ def follow(
     if writes:
         if name in _TURNS:  # x.unsqueeze_(0): where the rows are now, nobody says
             for output in outputs:
-                setattr(output, _ROWS, None)
+                store.put(output, _ROWS, None)
         return  # what is written to keeps its rows
     known = [(t, place) for t in live if (place := place_of(t)) is not None]
     found: Sequence[Place | None] = ()
@@ -86,7 +87,7 @@ def follow(
     elif known:
         found = [_kept(name, family, args, known, output) for output in outputs]
     for n, output in enumerate(outputs):
-        setattr(output, _ROWS, found[n] if n < len(found) else None)
+        store.put(output, _ROWS, found[n] if n < len(found) else None)
 
 
 _MOVED: dict[Any, list[Place | None]] = {}  # what views of one form did before: a model's layers repeat them

@@ -19,10 +19,11 @@ from torch import Tensor
 from whence.engine.call import swapped
 from whence.engine.expand.attention import operands
 from whence.engine.ops import GROUP
+from whence.engine.trackers import store
 
 NONE, LOST = 0, -1
 LEARNED = "~"  # begins the names of tokens that a model has learned and that look at tokens of an input
-_TOKENS = "_whence_tokens"
+_TOKENS = "tokens"
 _MOVES = frozenset("view index repeat concatenate pad".split())
 _SAME = frozenset("cast detach clone contiguous dropout alias requires_grad".split())
 _GRIDS = frozenset("convolution average_pool max_pool interpolate".split())
@@ -50,19 +51,19 @@ class Source:
 
 def numbers_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """The numbers of each entry: one, or the query's and the key's, or none."""
-    found: tuple[Tensor, ...] = getattr(tensor, _TOKENS, ())
+    found: tuple[Tensor, ...] = store.get(tensor, _TOKENS, ())
     return found
 
 
 def begin(tensor: Tensor) -> None:
     """Number the tokens of (rows, n, hidden), from 1 on."""
     numbers = torch.arange(1, tensor.shape[:-1].numel() + 1, device=tensor.device).view(*tensor.shape[:-1], 1)
-    setattr(tensor, _TOKENS, (numbers.expand(tensor.shape),))
+    store.put(tensor, _TOKENS, (numbers.expand(tensor.shape),))
 
 
 def copy(old: Tensor, new: Tensor) -> None:
     if numbers_of(old):
-        setattr(new, _TOKENS, numbers_of(old))
+        store.put(new, _TOKENS, numbers_of(old))
 
 
 class Tokens:
@@ -87,7 +88,7 @@ class Tokens:
         lead = (1,) if tensor.dim() == 4 else ()
         numbers = self._numbers(self._source(name, shape, name), tensor.device).view(self.rows, *lead, *shape)
         numbers = numbers.unsqueeze(-1) if tensor.dim() == 3 else numbers
-        setattr(tensor, _TOKENS, (numbers.expand(tensor.shape),))
+        store.put(tensor, _TOKENS, (numbers.expand(tensor.shape),))
 
     def begin_ids(self, tensor: Tensor, name: str, positions: Tensor, shape: Sequence[int]) -> None:
         """Ids that were looked up: `positions` in all of them, -1 for those that come from elsewhere."""
@@ -96,7 +97,7 @@ class Tokens:
         source = self._source(name, tuple(shape[1:]), name)
         numbers = torch.where(positions >= 0, positions + source.first, NONE)
         inner = tensor.dim() - numbers.dim()
-        setattr(tensor, _TOKENS, (numbers.view(*numbers.shape, *[1] * inner).expand(tensor.shape),))
+        store.put(tensor, _TOKENS, (numbers.view(*numbers.shape, *[1] * inner).expand(tensor.shape),))
 
     def _source(self, name: str, shape: tuple[int, ...], made: Any) -> Source:
         found = self._made.get((made, shape))
@@ -162,9 +163,9 @@ class Tokens:
         for n, output in enumerate(outputs):
             numbers = found[n] if n < len(found) else ()
             if numbers and all(part.shape == output.shape for part in numbers):
-                setattr(output, _TOKENS, numbers)
-            elif hasattr(output, _TOKENS):
-                delattr(output, _TOKENS)  # written to
+                store.put(output, _TOKENS, numbers)
+            else:
+                store.drop(output, _TOKENS)  # written to
 
     def _found(
         self, name: str, family: str, func: Any, args: Any, kwargs: Any, live: Any, known: Any, outputs: Any,
@@ -432,7 +433,7 @@ class Tokens:
             wholes.append(whole)
             parts.append(part)
         if base is not None:
-            setattr(base, _TOKENS, tuple(wholes))
+            store.put(base, _TOKENS, tuple(wholes))
         return tuple(parts)
 
 
