@@ -13,7 +13,7 @@ import whence
 from whence.evaluation.answers import logits
 from whence.evaluation.imputation import imputed
 from whence.evaluation.metrics.erasure import js
-from whence.evaluation.metrics.randomisation import spearman
+from whence.util.stats import spearman
 
 W = torch.tensor([4.0, -3.0, 2.0, 1.0, 0.5, -0.25, 3.0, -2.0, 1.5, 0.75])
 
@@ -575,7 +575,7 @@ def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, m
 
 
 @pytest.mark.parametrize(
-    "metric", [name for name, m in whence.evaluation.metrics.items() if m.facts.get("of") in (None, "tokens")]
+    "metric", [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
 )
 def test_padding_matters_to_no_metric(metric: str) -> None:
     model, rows = tiny_bert(), token_rows()

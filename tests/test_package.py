@@ -92,7 +92,7 @@ def test_every_method_has_an_oracle_a_description_and_a_place_in_the_readme() ->
 def test_every_metric_has_a_direction_a_test_and_a_place_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     tests = "".join((ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard"))
-    for name, entry in whence.evaluation.metrics.items():
+    for name, entry in whence.metrics.items():
         assert entry.facts["better"] in ("higher", "lower"), name
         assert entry.description.endswith("."), name
         assert entry.paper, name
@@ -115,7 +115,7 @@ def test_the_code_in_the_documents_runs(file: str, tmp_path: Path, monkeypatch: 
     for added in set(whence.methods) - before:
         whence.methods._entries.pop(added)
     for added in set(whence.metrics) - measured:
-        whence.evaluation.metrics._entries.pop(added)
+        whence.metrics._entries.pop(added)
 
 
 def test_the_examples_in_docstrings_run() -> None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from whence.evaluation.scoreboard import Scoreboard
     from whence.methods import method, methods
     from whence.results.attribution import Attribution
-    from whence.results.comparison import Comparison, Trace
+    from whence.results.comparison import Comparison
+    from whence.results.trace import Trace
     from whence.subject.named_baselines import neutral
 
 __version__ = "0.1.0.dev0"
@@ -85,7 +86,8 @@ _HOMES = {
     "whence.adapters.wrapped": ["wrap"],
     "whence.api": ["compare", "explain", "trace"],
     "whence.results.attribution": ["Attribution"],
-    "whence.results.comparison": ["Comparison", "Trace"],
+    "whence.results.comparison": ["Comparison"],
+    "whence.results.trace": ["Trace"],
     "whence.engine.call": ["Call", "derivative"],
     "whence.evaluation.recommend": ["Recommendation", "recommend"],
     "whence.evaluation.evaluate": ["evaluate"],

@@ -37,7 +37,8 @@ from whence.methods.kept import check, kept
 from whence.results.assemble import Part, join
 from whence.results.attribution import Attribution, told
 from whence.results.caveats import doubt
-from whence.results.comparison import Comparison, Trace
+from whence.results.comparison import Comparison
+from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
 from whence.subject import Notes, Subject, baselines
 from whence.subject.targets import Output, read_target, several

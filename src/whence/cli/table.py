@@ -63,7 +63,7 @@ def methods() -> Table:
 
 
 def metrics() -> Table:
-    """What `whence.evaluation.metrics` has."""
+    """What `whence.metrics` has."""
     return _table("metric", "metrics")
 
 

@@ -13,6 +13,7 @@ from whence.errors import InputError, warn
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
 from whence.subject import Subject
+from whence.util.stats import completeness
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +109,8 @@ def _completeness(values: Mapping[str, Tensor], score: Tensor, before: Tensor, k
     total = sum(
         value.double().flatten(lead).sum(-1) if value.dim() > lead else value.double() for value in values.values()
     )
-    score, before = score.double(), before.double()
-    residual = total - (score - before)
-    size = torch.maximum((score - before).abs(), 0.1 * torch.maximum(score.abs(), before.abs()))
-    return residual, residual.abs() / torch.where(size > 0, size, torch.ones_like(size))
+    assert isinstance(total, Tensor)
+    return completeness(total, score.double(), before.double())
 
 
 def _kept(parts: list[Part], name: str, k_shown: bool) -> list[Tensor]:

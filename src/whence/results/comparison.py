@@ -1,20 +1,20 @@
-"""Several explanations of the same rows side by side, and the trace of one."""
+"""Several explanations of the same rows, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.engine.log import Step
 from whence.methods import methods
 from whence.results.attribution import Attribution
 from whence.util.files import Place, page_written
-from whence.util.terminal import clean, safe, say
+from whence.util.stats import centred_ranks, correlation
+from whence.util.terminal import clean, say
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Comparison(Mapping[str, Attribution]):
         ranks = [_ranks(a) for a in self.found.values()]  # each (rows, units)
         none = torch.tensor(float("nan"), dtype=torch.float64, device="cpu")
         return torch.stack(
-            [torch.stack([(a * b).sum(1).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
+            [torch.stack([correlation(a, b).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
         )
 
     def show(self) -> None:
@@ -78,10 +78,7 @@ class Comparison(Mapping[str, Attribution]):
 
 
 def _ranks(a: Attribution) -> Tensor:
-    """Ranks of each row's units, centred and of length 1; ties share their mean rank, padding takes no part.
-
-    A row with nothing but ties is NaN.
-    """
+    """Centred ranks (rows, units) of each row's values, input by input; padding takes no part and is 0."""
     parts = [a.values] if isinstance(a.values, Tensor) else list(_items(a.values))
     masks = (
         [a.real]
@@ -93,8 +90,7 @@ def _ranks(a: Attribution) -> Tensor:
     rows = []
     for row in range(len(a)):
         ranked = [_row_ranks(v[row], None if mask is None else mask[row]) for v, mask in zip(parts, masks, strict=True)]
-        whole = torch.cat(ranked)
-        rows.append(whole / whole.norm())
+        rows.append(torch.cat(ranked))
     return torch.stack(rows)
 
 
@@ -105,63 +101,6 @@ def _items(values: Any) -> Any:
 def _row_ranks(values: Tensor, real: Tensor | None) -> Tensor:
     flat = values.flatten().double()
     keep = torch.ones_like(flat, dtype=torch.bool) if real is None or real.numel() != flat.numel() else real.flatten()
-    _, inverse, counts = flat[keep].unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    rank = (ends - (counts.double() - 1) / 2)[inverse]
-    found = torch.zeros_like(flat)
-    found[keep] = rank - rank.mean()
-    return found
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The ops of an explanation in the order in which they ran."""
-
-    method: str
-    steps: tuple[Step, ...]
-    receipt: Mapping[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.steps)
-
-    def __str__(self) -> str:
-        from whence.views.tables import table
-        from whence.views.terminal import relevance
-
-        heads = ["op", "family", "module", "rule", "shape"]
-        rows = [[s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))] for s in self.steps]
-        after = ""
-        if "row_by_row" in self.receipt:
-            after = "\n\nThe rows were traced one by one, and their ops stand one row after the other: " + safe(
-                f"{self.receipt['row_by_row']}."
-            )
-        if "relevance" not in self.receipt:
-            return table(heads, rows) + after
-        for row, step in zip(rows, self.steps, strict=True):
-            row += [f"{sum(step.carried):+.4f}" if step.carried else "", _lost(step)]
-        return table([*heads, "relevance", "lost"], rows) + after + "\n\n" + relevance(self.receipt)
-
-    def plot(self, ax: Any = None, row: int = 0, target: int = 0) -> Any:
-        """Relevance from the score to the input: what each layer carried, and what had been lost by then.
-
-        `target` is a number among several targets.
-        """
-        from whence.views.relevance import draw
-
-        return draw(self.receipt, ax, row, target)
-
-    def __repr__(self) -> str:
-        return f"Trace({self.method}, {len(self.steps)} ops)"
-
-
-def _lost(step: Step) -> str:
-    """What an op lost by kind, all rows and targets together."""
-    sums = {
-        kind: sum(float(a.sum()) for a in amounts if a is not None)
-        for entry in step.lost
-        for kind, amounts in entry.lost.items()
-    }
-    return ", ".join(f"{kind} {amount:+.4f}" for kind, amount in sums.items() if abs(amount) >= 5e-5)
+    ranks = torch.zeros_like(flat)
+    ranks[keep] = centred_ranks(flat[keep])
+    return ranks

@@ -17,6 +17,7 @@ from whence.subject.batching import batches, of
 from whence.subject.named_baselines import Default, Neutral, named
 from whence.subject.subject import Facts, Subject
 from whence.subject.targets import distribution
+from whence.util.stats import score_scale
 
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
 _NEAR = (0.0, 2.0**-24, 2.0**-18, 2.0**-14)  # where on a line from 0 the score may not have moved
@@ -287,8 +288,7 @@ def _jumps(pinned: Subject, start: Mapping[str, Tensor]) -> list[bool]:
         found[items[items >= 0]] = some[items >= 0]
     near = found.unflatten(0, (pinned.rows, len(_NEAR)))  # (rows, points, k)
     first, moved = near[:, 0], (near - near[:, :1]).abs().amax(1)
-    size = torch.maximum((score - first).abs(), 0.1 * torch.maximum(score.abs(), first.abs()))
-    return (moved > _MOVED * size).any(1).tolist()
+    return (moved > _MOVED * score_scale(score, first)).any(1).tolist()
 
 
 def _the_same_for_all(given: list[Given], choice: Tensor) -> Given:

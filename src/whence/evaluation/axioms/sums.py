@@ -9,6 +9,7 @@ from whence.evaluation.axioms.asker import Asker
 from whence.evaluation.axioms.functions import Other, Sum
 from whence.evaluation.axioms.registry import axiom, share, size, worst
 from whence.evaluation.axioms.table import Finding
+from whence.util.stats import score_scale
 
 _UP, _DOWN = ((2.0, 0.5),), ((1.0, -2.0), (-1.5, -0.5))
 
@@ -22,8 +23,7 @@ def completeness(ask: Asker) -> Finding:
     points = ask.case.rows
     after, before = ask.case.f(points), ask.case.f(ask.case.at_baseline(points))
     change, total = after - before, ask.rows().sum
-    floor = 0.1 * torch.maximum(after.abs(), before.abs())
-    violation = share((total - change).abs(), torch.maximum(change.abs(), floor))
+    violation = share((total - change).abs(), score_scale(after, before))
     return worst(ask, violation, points, lambda p: f"the sum is {total[p]:.4g}, the score moves by {change[p]:.4g}")
 
 

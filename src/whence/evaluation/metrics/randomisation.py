@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from whence.evaluation.answers.explanations import stages_of
 from whence.evaluation.metrics import Asking, metric
 from whence.evaluation.requests import Randomised, Result, View
 from whence.registry import Bounds
+from whence.util.stats import spearman
 
 
 @metric("model_randomisation", paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower")
@@ -40,16 +38,3 @@ def model_randomisation(
     if other:
         parts["signed correlation"] = sum(other) / len(other)
     return Result(value, parts, ([0, *((i + 1) / count for i in range(count))], [1.0, *chosen]))
-
-
-def spearman(a: Tensor, b: Tensor) -> float:
-    """Rank correlation, ties at their mean rank; NaN where one has no order."""
-    ranks = [_centred(a), _centred(b)]
-    norms = [float(r.norm()) for r in ranks]
-    return float("nan") if 0.0 in norms else float((ranks[0] * ranks[1]).sum()) / (norms[0] * norms[1])
-
-
-def _centred(values: Tensor) -> Tensor:
-    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
-    rank: Tensor = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[inverse]
-    return torch.as_tensor(rank - rank.mean(), device="cpu")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from whence.util.quadrature import panels
+from whence.util.stats import score_scale
 
 Point = tuple[int, float]  # line, α
 Piece = tuple[int, float, float]  # line, from, to
@@ -153,7 +154,7 @@ class State:
             unseen.append(weight * (found.unseen - 4 * goal.precision * scores.abs().max()).clamp(min=0))
         self.total = torch.stack(parts).sum(0)
         score, self.before = self._ends()
-        scale = size_of(score, self.before)
+        scale = float(score_scale(*torch.tensor([score, self.before], dtype=torch.float64, device="cpu"))) or 1.0
         rest = torch.cat(residuals)
         self.gap = max(abs(float(rest.sum())), float(torch.cat(unseen).sum())) / scale
         each, self.error = self._errors(goal, torch.cat(errors))
@@ -209,8 +210,3 @@ class State:
         self.wanted = [] if self.done else found[:left]
         if self.done:
             self.nodes = []
-
-
-def size_of(score: float, before: float) -> float:
-    """What a gap is relative to: Δf, and a tenth of the scores where Δf is next to nothing."""
-    return max(abs(score - before), 0.1 * max(abs(score), abs(before))) or 1.0
