@@ -21,6 +21,7 @@ from whence.engine.outputs import changed, floating
 from whence.engine.trackers import modality, store
 from whence.engine.trackers.rows import begin
 from whence.errors import BaselineError, ModelError
+from whence.util.keys import input_of, new_key
 
 if TYPE_CHECKING:
     from whence.engine.flow import Flow
@@ -94,7 +95,7 @@ class Sites:
 
     def _given(self, key: str) -> Tensor | Instead | None:
         """What is to stand here: by key, or for every embedding that an input's ids enter."""
-        by_input = self.values.get(key.partition("#")[0])
+        by_input = self.values.get(input_of(key))
         return self.values.get(key, by_input if isinstance(by_input, Instead) else None)
 
     # ---- ids: explained through the embedding they enter ----
@@ -187,8 +188,7 @@ class Sites:
         if not found.is_floating_point():
             return None
         name, positions = mark
-        count = sum(key.partition("#")[0] == name for key in self.leaves)
-        key = f"{name}#{count + 1}" if count else name
+        key = new_key(name, self.leaves)
         shape = self._ids[name]
         # the leaf is laid out like the ids, whatever view of them the model looked up
         inner = found.shape[positions.dim() :]

@@ -13,6 +13,7 @@ from whence.errors import InputError, warn
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
 from whence.subject import Subject
+from whence.util.keys import input_of
 from whence.util.stats import completeness
 
 
@@ -131,7 +132,7 @@ def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
 
 
 def _of_input(full: Mapping[str, Tensor], name: str) -> Any:
-    found = [value for key, value in full.items() if key.partition("#")[0] == name]
+    found = [value for key, value in full.items() if input_of(key) == name]
     return found[0] if len(found) == 1 else tuple(found)
 
 

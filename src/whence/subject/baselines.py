@@ -17,6 +17,7 @@ from whence.subject.batching import batches, of
 from whence.subject.named_baselines import Default, Neutral, named
 from whence.subject.subject import Facts, Subject
 from whence.subject.targets import distribution
+from whence.util.keys import any_repeated, input_of
 from whence.util.stats import score_scale
 
 Given = Mapping[str, Any]  # by input name: a number, a tensor, or a name of the registry
@@ -115,7 +116,7 @@ def _without_a_pass(pinned: Subject, given: Given) -> dict[str, Tensor] | None:
     """x' where it can be written down: anything but ids, whose embeddings the model knows."""
     found = {}
     for key, value in pinned.values.items():
-        name = key.partition("#")[0]
+        name = input_of(key)
         if name not in given:
             found[key] = value
         elif pinned.roles.get(name) == "ids" and _is_ids(given[name]):
@@ -237,7 +238,7 @@ def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
         decided.append(_decision(there))
     choice = torch.stack(decided).argmin(0)  # (rows,)
     subject.notes.say(baseline=[neutral.names[int(i)] for i in choice])
-    if subject.at is not None or any("#" in key for key in found[0]):
+    if subject.at is not None or any_repeated(found[0]):
         return _the_same_for_all(given, choice)
     return {key: _by_row([values[key] for values in found], choice) for key in found[0]}
 
@@ -247,7 +248,7 @@ def _with_an_integral(subject: Subject, given: Default) -> Given:
     zero, mean = given.candidates
     start, end = reference(replace(subject, baseline=(zero,))), subject.pinned().values
     jumps = _jumps(subject.pinned(), start)
-    other = _found(subject, mean) if any(jumps) and not any("#" in key for key in end) else None
+    other = _found(subject, mean) if any(jumps) and not any_repeated(end) else None
     subject.notes.say(baseline=["mean" if jump and other is not None else "zero" for jump in jumps])
     if other is None:
         return zero
@@ -353,7 +354,7 @@ def _is_ids(value: Any) -> bool:
 
 def _embeddings(pinned: Subject, name: str, value: Any) -> dict[str, Tensor]:
     """A number or a float tensor stands for the embeddings themselves."""
-    keys = [key for key in pinned.values if key.partition("#")[0] == name]
+    keys = [key for key in pinned.values if input_of(key) == name]
     return {key: _filled(name, value, pinned.values[key]) for key in keys}
 
 

@@ -17,6 +17,7 @@ from whence.engine.log import Step
 from whence.subject import passes
 from whence.subject.passes import Pass
 from whence.subject.targets import Output, Target
+from whence.util.keys import input_of
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
 
@@ -215,7 +216,7 @@ class Subject:
         mask = self.mask(decoder)
         if mask is not None and self._is_beside_text(key, mask):
             return None
-        several = len(shape) == 4 and self.underneath.get(key.partition("#")[0]) == "ids"  # ids per token, as of a box
+        several = len(shape) == 4 and self.underneath.get(input_of(key)) == "ids"  # ids per token, as of a box
         fits = mask is not None and (len(shape) in (2, 3) or several) and tuple(mask.shape) == tuple(shape[:2])
         return mask if fits else None
 
@@ -224,7 +225,7 @@ class Subject:
 
     def _is_beside_text(self, key: str, mask: Tensor) -> bool:
         """Whether a mask is about ids, and this input is something else that may happen to be as long."""
-        name = key.partition("#")[0]
+        name = input_of(key)
         if self._is_at(key) or name.endswith("embeds") or self.underneath.get(name) != "value":
             return False
         ids = [self.inputs[other] for other, role in self.underneath.items() if role == "ids"]

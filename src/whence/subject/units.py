@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.errors import InputError, ParameterError, did_you_mean
 from whence.subject.subject import Subject
+from whence.util.keys import inputs_of
 
 NAMES = ("auto", "elements", "grid", "pixels", "tokens", "words")
 SIDE = 4  # of the blocks of "grid"
@@ -23,7 +24,7 @@ def numbered(subject: Subject, units: Any) -> dict[str, Tensor]:
 
 def explained(subject: Subject) -> list[str]:
     """The names of the explained inputs; ids that enter two embeddings have two values and one name."""
-    return list(dict.fromkeys(key.partition("#")[0] for key in subject.values))
+    return inputs_of(subject.values)
 
 
 def channel_axis(subject: Subject, name: str) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whence.engine.ops import GROUP
 from whence.engine.trackers import store
+from whence.util.keys import input_of
 
 Stream = frozenset[str]
 _STREAM, _DEPTH = "modality", "attention_depth"
@@ -20,7 +21,7 @@ _STREAM, _DEPTH = "modality", "attention_depth"
 
 def begin(tensor: Tensor, key: str) -> None:
     """The positions of this tensor are those of an explained input."""
-    store.put(tensor, _STREAM, frozenset({key.partition("#")[0]}))
+    store.put(tensor, _STREAM, frozenset({input_of(key)}))
 
 
 def stream_of(tensor: Tensor) -> Any:

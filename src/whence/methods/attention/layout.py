@@ -13,6 +13,7 @@ from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
 from whence.methods.attention.reading import Reading
 from whence.subject import Subject
+from whence.util.keys import input_of
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
 At = Mapping[Stream, Tensor | None]  # (rows, n), the token that each position of a stream stands for
@@ -35,15 +36,15 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
             raise _untold(stream)
     aside = {stream: _beside(reading, scores, at.get(stream)) for stream, scores in state.items()}
     for key, value in subject.facts.values.items():
-        name = key.partition("#")[0]
+        name = input_of(key)
         streams = [s for s in state if name in s and not any(name in other and s < other for other in state)]
         placed = [s for s in streams if (numbers := at.get(s)) is not None and reading.tokens.one(name, numbers)]
-        first = not any(k.partition("#")[0] == name for k in found)
+        first = not any(input_of(k) == name for k in found)
         if placed and first:
             scores = state[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
             found[key] = _on_tokens(reading, name, scores, at[placed[0]])
             continue
-        owner = bool(streams) and not any(k.partition("#")[0] in streams[0] for k in found)
+        owner = bool(streams) and not any(input_of(k) in streams[0] for k in found)
         if streams and owner and not _told(at.get(streams[0])):
             if len(streams[0] - reading.tokens.shared.keys()) > 1:
                 raise _untold(streams[0])

@@ -16,6 +16,7 @@ from whence.methods.integrated.paths import Lines, curve, parted, polyline, slop
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
 from whence.subject.noise import uniform
+from whence.util.keys import input_of
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
 
@@ -213,7 +214,7 @@ def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
     if "ids" not in subject.roles.values():
         return None
     sizes = [value[0].numel() for value in subject.values.values()]
-    ids = [subject.roles.get(key.partition("#")[0]) == "ids" for key in subject.values]
+    ids = [subject.roles.get(input_of(key)) == "ids" for key in subject.values]
     hidden = [value.shape[-1] if token else 1 for token, value in zip(ids, subject.values.values(), strict=True)]
 
     def summed(found: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from whence.engine.call import derivative
 from whence.errors import ParameterError
 from whence.subject import Subject
 from whence.subject.batching import batches, of
+from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
 Place = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
@@ -104,12 +105,12 @@ def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
 
 def _values(subject: Subject, given: Any, what: str) -> Values:
     """A point of a path by explained value, for this subject's rows."""
-    names = list(dict.fromkeys(key.partition("#")[0] for key in subject.pinned().values))
+    names = inputs_of(subject.pinned().values)
     if isinstance(given, tuple) and len(given) == len(names):
         given = dict(zip(names, given, strict=True))
     found = {}
     for key, x in subject.pinned().values.items():
-        name = key.partition("#")[0]
+        name = input_of(key)
         value = given.get(name) if isinstance(given, Mapping) else given
         whole = (subject.batch, *x.shape[1:])
         if not isinstance(value, Tensor) or tuple(value.shape) not in (whole, x.shape[1:], (1, *x.shape[1:])):

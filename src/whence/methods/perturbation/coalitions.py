@@ -13,6 +13,7 @@ from whence.errors import InputError, ModelError
 from whence.subject import Subject, baselines
 from whence.subject.batching import batches, of
 from whence.subject.units import explained, numbered
+from whence.util.keys import input_of
 from whence.util.progress import bar
 
 
@@ -77,7 +78,7 @@ class Players:
             copies = shape[1:].numel() // numbers[0].numel()  # elements that one number stands for
             rows = [_placed(s, of, copies if shared else 0) for s, of in zip(scores, numbers, strict=True)]
             whole = torch.stack(rows).expand(-1, -1, *shape[1:])  # (rows, k, …)
-            keys = [key for key in self.subject.values if key.partition("#")[0] == name]
+            keys = [key for key in self.subject.values if input_of(key) == name]
             for key in keys:  # the values of ids that enter two embeddings are summed later
                 value = self.subject.values[key]
                 found[key] = (whole / len(keys)).to(value.device, value.dtype)
@@ -94,7 +95,7 @@ class Players:
         kept = [torch.cat([mask, mask.new_ones(len(mask), 1)], 1) for mask in inside]  # at -1: never removed
         found = {}
         for key, x in self.subject.values.items():
-            numbers = self.numbers[key.partition("#")[0]]
+            numbers = self.numbers[input_of(key)]
             parts = [mask[:, numbers[row]] for row, mask in zip(rows.unique().tolist(), kept, strict=True)]
             keep = torch.cat(parts).to(x.device)  # (m, …)
             keep = keep.view(*keep.shape, *[1] * (x.dim() - keep.dim()))

@@ -12,6 +12,7 @@ from whence.errors import warn
 from whence.rules.ledger import Ledger
 from whence.subject import Subject
 from whence.subject.passes import Pass
+from whence.util.keys import input_of
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word
@@ -82,7 +83,7 @@ def _arrived(subject: Subject, found: Mapping[str, Tensor], shape: torch.Size) -
     arrived, padding = torch.zeros(2, *shape, dtype=torch.float64, device="cpu")
     for key, value in found.items():
         whole = value.detach().double()
-        ids = subject.roles.get(key.partition("#")[0]) == "ids"
+        ids = subject.roles.get(input_of(key)) == "ids"
         real = subject.real(key, value[:, 0].shape) if ids else None
         if real is not None and not bool(real.all()):
             hidden = whole.masked_fill(real.view(len(real), 1, -1, *[1] * (value.dim() - 3)).to(whole.device), 0)
