@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks examples docs
 EXAMPLES := object_recognition question_classification translation molecules attention_erasure gradient_problems
 PYTEST := $(BIN)/python -m pytest
 
@@ -30,8 +30,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-table: $(VENV)/.dev  # what the command line knows without importing torch; after a method or a metric has changed
+table: $(VENV)/.dev  # what the command line knows without importing torch, and the tables of the docs
 	$(BIN)/python -c "from whence.cli import table; table.write()"
+	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev $(VENV)/.models
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,61 @@
+"""The documents: their code runs, their tables are those of the registries, their links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import whence
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+WITH_CODE = [page for page in PAGES if "```python\n" in (ROOT / page).read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    before, measured = set(whence.methods), set(whence.metrics)
+    try:
+        for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S):
+            exec(compile(block, page, "exec"), space)
+    finally:
+        for added in set(whence.methods) - before:
+            whence.methods._entries.pop(added)
+        for added in set(whence.metrics) - measured:
+            whence.metrics._entries.pop(added)
+
+
+def test_most_pages_have_code() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "docs/methods.md", "docs/explain.md", "docs/evaluation.md"} <= set(
+        WITH_CODE
+    )
+
+
+@pytest.mark.parametrize("page", ["methods.md", "evaluation.md"])
+def test_the_tables_are_those_of_the_registries(page: str) -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert (ROOT / "docs" / page).read_text() == generate.page(page), "run `make table`"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if "://" not in link:
+            file, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / file if file else ROOT / page
+            assert target.exists(), link
+            heads = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if anchor else []
+            assert not anchor or anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
