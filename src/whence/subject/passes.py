@@ -217,8 +217,8 @@ def _elsewhere(subject: Subject) -> str:
     except Exception:
         return ""
     return (
-        f"It takes the inputs themselves, and not the values that {subject.method} puts in their place (a baseline, as a "
-        "rule, such as an image of zeros that a model leaves out as padding).\n"
+        f"It takes the inputs themselves, and not the values that {subject.method} puts in their place (a baseline, as "
+        "a rule, such as an image of zeros that a model leaves out as padding).\n"
         "  Give another baseline=, or choose a method that has none."
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.trackers.modality import Stream
-from whence.engine.trackers.tokens import LEARNED
+from whence.engine.trackers.tokens import LEARNED, LOST
 from whence.errors import InputError, ParameterError
 from whence.methods import method
 from whence.methods.attention.cross_attention import two_stream
@@ -260,7 +260,7 @@ def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: 
     state: State = dict(readout_of(reading, where))
     at: Places = {m.query: m.query_at for m in reading.maps}
     for m in reversed(_from_layer(reading.maps, start_layer)):
-        _part_off(reading, state, at, m)
+        _gather(reading, state, at, m)
         if m.query in state:
             row = moved(state[m.query], at[m.query], m.query_at, m.found[0].shape[-2], reading.tokens, reading.subject)
             gone = (state[m.query].abs().sum((1, 2)) - row.abs().sum((1, 2))).clamp(min=0)
@@ -279,17 +279,23 @@ def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: 
     return on_inputs(reading, state, at, padding=preset is not None)
 
 
-def _part_off(reading: Reading, state: State, at: Places, m: Map) -> None:
-    """Learned tokens that looked at an input and then joined another stream's go their own way before that."""
-    if m.query in state or m.query_at is None or not all(name.startswith(LEARNED) for name in m.query):
+def _gather(reading: Reading, state: State, at: Places, m: Map) -> None:
+    """Learned tokens go from stream to stream: what the queries of a map have got in another one is brought here."""
+    here = m.query_at
+    if here is None or not any(name.startswith(LEARNED) for name in m.query):
         return
+    learned = torch.zeros_like(here, dtype=torch.bool)
+    for source in reading.tokens.sources:
+        learned |= source.holds(here) if source.name.startswith(LEARNED) else False
+    ours = torch.where(learned, here, LOST - 1)  # like no other
     for stream, scores in list(state.items()):
-        numbers = at.get(stream)
-        if m.query < stream and numbers is not None:
-            theirs = torch.isin(numbers, m.query_at)
-            state[m.query] = moved(scores * theirs[:, None], numbers, m.query_at, m.query_at.shape[1], reading.tokens)
-            at[m.query] = m.query_at
-            state[stream] = scores * ~theirs[:, None]
+        there = at.get(stream)
+        if stream == m.query or not stream & m.query or there is None or there.shape[1] != scores.shape[-1]:
+            continue
+        same = (there[:, :, None] == ours[:, None]).to(scores)
+        old = state.get(m.query, scores.new_zeros(*scores.shape[:2], here.shape[1]))
+        state[m.query], at[m.query] = old + scores @ same, here
+        state[stream] = scores * (1 - same.sum(-1))[:, None]
 
 
 def _add(reading: Reading, total: State, at: Places, stream: Stream, found: Tensor, here: Tensor | None) -> None:

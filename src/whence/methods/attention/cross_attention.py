@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from whence.engine.trackers.modality import Stream
-from whence.methods.attention.reading import Map, Reading, readout
+from whence.errors import InputError
+from whence.methods.attention.reading import Map, Reading, is_learned, readout
 
 Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)
 
 
 def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
     """The read-out row of the relevance of each stream's positions."""
+    _refuse_interleaved(reading.maps)
     asks = {m.query: m for m in reading.maps if m.found[0].shape[-2] == 1 < m.found[0].shape[-1]}  # one query for all
     maps = [m for m in reading.maps if asks.get(m.query) is not m]
     found = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
@@ -26,7 +28,37 @@ def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
         for (query, key), r in found.items():
             if query == stream:
                 state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
+    _through_learned(reading, state, found)
     return state
+
+
+def _through_learned(reading: Reading, state: dict[Stream, Tensor], found: Relevance) -> None:
+    """Learned tokens that looked at an input and then joined another stream's pass on what they have got there.
+
+    The joint stream j begins with R_jt = P·R_st, P the places of the learned tokens s in it: R_jj·P·R_st arrives.
+    """
+    at = {m.query: m.query_at for m in reading.maps}
+    for stream, learned in [(j, s) for j in list(state) for s, t in found if s == t and is_learned(s) and s < j]:
+        joined, own = at.get(stream), at.get(learned)
+        if joined is None or own is None:
+            continue
+        row = state[stream] @ (joined[:, :, None] == own[:, None]).to(state[stream])
+        state[stream] = state[stream] * ~torch.isin(joined, own)[:, None]
+        for (query, key), r in found.items():
+            if query == learned:
+                state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
+
+
+def _refuse_interleaved(maps: Sequence[Map]) -> None:
+    """Learned tokens that look at an input between two looks at words beside them have no rule of the paper's."""
+    last = {m.query: n for n, m in enumerate(maps) if is_learned(m.query)}
+    for n, m in enumerate(maps):
+        if any(learned < m.query and n < there for learned, there in last.items()):
+            raise InputError(
+                "This model's learned tokens attend to an input, and beside other tokens to these, by turns; "
+                "generic_attention's rules for two streams do not say what comes of that.\n"
+                "  Choose rollout, or a method that reads no attention."
+            )
 
 
 def _together(maps: Sequence[Map]) -> Iterator[list[Map]]:

@@ -19,7 +19,7 @@ from whence.engine.expand.attention import fused_back
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.trackers.modality import Stream, both, depth_of, stream_of
 from whence.engine.trackers.rows import place_of
-from whence.engine.trackers.tokens import Tokens, numbers_of
+from whence.engine.trackers.tokens import LEARNED, NONE, Tokens, numbers_of
 from whence.errors import InputError, ParameterError
 from whence.methods.attention.windows import places, spread, spread_pairs
 from whence.subject import Facts, Subject
@@ -102,7 +102,7 @@ class Reading:
             self.extra |= missing
             self.projections |= self.hidden and bool(missing)
             self.gradient |= unread
-        self.maps = _as_heads(_as_one(self.maps, self.tokens))
+        self.maps = _named_before(_as_heads(_as_one(self.maps, self.tokens)))
         return self
 
     def _pass(self, auto: bool) -> None:
@@ -412,14 +412,42 @@ def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
 def _last_maps(maps: list[Map]) -> list[Map]:
     """Each stream's last map, if what it leads to goes to the score and not to another stream's attention.
 
-    A stream that goes on as a part of a joint one (an image's tokens among those of a text) is read there.
+    A stream that goes on as a part of a joint one (an image's tokens among those of a text) is read there, and so are
+    learned tokens that stand beside others and look at an input by themselves.
     """
     last = {m.query: n for n, m in enumerate(maps)}
     return [
         maps[n]
         for stream, n in last.items()
-        if not any((m.crosses and m.key == stream) or stream < m.key for m in maps[n:])
+        if not any((m.crosses and m.key == stream) or _goes_on(stream, m.key) for m in maps[n:])
+        and not (is_learned(stream) and any(stream < other for other in last))
     ]
+
+
+def _goes_on(stream: Stream, later: Stream) -> bool:
+    """Whether a stream, or its learned tokens, are a part of a later one."""
+    return stream < later or (stream != later and any(name.startswith(LEARNED) for name in stream & later))
+
+
+def is_learned(stream: Stream) -> bool:
+    """Whether a stream is of learned tokens alone."""
+    return bool(stream) and all(name.startswith(LEARNED) for name in stream)
+
+
+def _named_before(maps: list[Map]) -> list[Map]:
+    """Learned tokens that stood beside others before they looked at an input: the same ones as afterwards."""
+    for m in maps:
+        if m.query_at is None or m.crosses or not bool((m.query_at == NONE).any()):
+            continue
+        for other in maps:
+            at = other.query_at
+            if at is None or at.shape != m.query_at.shape or not m.query < other.query:
+                continue
+            if is_learned(other.query - m.query) and bool(((m.query_at == NONE) | (m.query_at == at)).all()):
+                m.query = m.key = other.query
+                m.query_at = m.key_at = at
+                break
+    return maps
 
 
 def _fits(reading: Reading, last: Map) -> bool:
