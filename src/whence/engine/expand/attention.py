@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whence.engine.call import Call
+from whence.engine.expand import expansion
 
 
+@expansion("scaled_dot_product_attention")
 def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -97,11 +99,11 @@ def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) ->
     to_p = m @ v.mT
     show(p, to_p)
     to_s = p * (to_p - (to_p * p).sum(-1, keepdim=True))
-    found = {
+    parts = {
         "query": (to_s @ k) * scale, "key": (to_s.mT @ q) * scale, "value": p.mT @ m, "attn_mask": to_s
     }  # fmt: skip
     total = [torch.zeros_like(x) for x in call.inputs]
-    for name, part in found.items():
+    for name, part in parts.items():
         for place, x in enumerate(call.inputs):
             if given.get(name) is x:
                 if groups > 1 and name in ("key", "value"):
@@ -110,6 +112,7 @@ def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) ->
     return total
 
 
+@expansion("multi_head_attention_forward")
 def multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int,
     in_proj_weight: Tensor | None, in_proj_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None,
