@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.shared import present
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 ORACLES = Path(os.environ.get("WHENCE_ORACLES", SHARED / "oracles"))
 DATA = Path(os.environ.get("WHENCE_DATA", SHARED / "data"))
@@ -26,13 +28,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if exitstatus == 0 and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def present(path: Path) -> Path:
-    """The path, or a visible skip."""
-    if not path.exists():
-        pytest.skip(f"{path.parent.name}/{path.name} is not here (set WHENCE_ORACLES or WHENCE_DATA)")
-    return path
 
 
 @pytest.fixture

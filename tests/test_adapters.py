@@ -18,37 +18,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES, SMALL, TEXT
-from tests.models import close
+from tests.support.folders import WORDS, built, hf, stored, wordpiece
+from tests.support.hf import FAMILIES, SMALL
+from tests.support.models import close
 from whence.adapters.images import pixels
 from whence.adapters.spans import words_in
 from whence.adapters.tokens import tokens_of
 from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
 
-hf = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torchvision.*", "ignore::FutureWarning")
 TEXTS = ["a clever piece of cinema", "dull", "it is not, I think, that bad"]
-WORDS = "a clever piece of cinema dull it is not i think that bad what was very the question answer film"
-
-
-def wordpiece(folder: Path, slow: bool = False) -> Any:
-    """A tokenizer of a few words and all letters."""
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *WORDS.split(),
-        *letters,
-        *(f"##{c}" for c in letters),
-        *",.?!",
-    ]
-    folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)))
-    kind = hf.BertTokenizerLegacy if slow else hf.BertTokenizer
-    return kind(str(folder / "vocab.txt"), model_max_length=24)
 
 
 def bytes_of(folder: Path) -> Any:
@@ -63,25 +42,6 @@ def bytes_of(folder: Path) -> Any:
         [WORDS], trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)
     )
     return hf.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", bos_token="<end>")
-
-
-def built(model: str, config: str, vocabulary: int, **options: Any) -> nn.Module:
-    settings = getattr(hf, config)(
-        **{**SMALL, **TEXT, "vocab_size": vocabulary, "max_position_embeddings": 24, **options}
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        made = getattr(hf, model)(settings).eval()
-        for p in made.parameters():
-            if p.dim() > 1:
-                p.data.normal_(std=0.3)
-    return made
-
-
-def stored(folder: Path, model: nn.Module, processor: Any) -> str:
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture

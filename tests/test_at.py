@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 from whence.engine.outputs import floating
 
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES, of
-from tests.models import close
+from tests.support.attention import heads, joined
+from tests.support.hf import FAMILIES, of
+from tests.support.models import close
 from whence.methods.attention.layout import grid
 from whence.methods.attention.reading import Reading
 from whence.methods.attention.windows import refit
@@ -266,14 +267,6 @@ class Small(nn.Module):
         if self.aside:  # attention that the score does not use
             self.layers[0](x)
         return (self.out[0] if isinstance(self.out, nn.ModuleList) else self.out)(x[:, 0])
-
-
-def heads(t: Tensor) -> Tensor:
-    return t.unflatten(-1, (2, -1)).transpose(1, 2)
-
-
-def joined(t: Tensor) -> Tensor:
-    return t.transpose(1, 2).flatten(2)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

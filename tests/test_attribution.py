@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import whence
-from tests.models import CASES
+from tests.support.models import CASES
 from whence.views.html import page, section
 from whence.views.terminal import clean, table
 

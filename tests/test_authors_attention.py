@@ -8,11 +8,11 @@ import pytest
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.authors import Truth
+from tests.support.models import close
 from whence.methods.attention.cross_attention import propagate
 
 pytestmark = pytest.mark.shared
-Truth = dict[str, Tensor]
 AUTHORS = {"preset": "authors-bert"}
 
 

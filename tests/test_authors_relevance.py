@@ -8,8 +8,8 @@ import pytest
 from torch import Tensor
 
 import whence
-from tests.models import close
-from tests.test_authors_attention import Truth, bert, vit  # noqa: F401  (fixtures)
+from tests.support.authors import Truth
+from tests.support.models import close
 
 pytestmark = pytest.mark.shared
 RULES = {"chefer": "ours.", "orig": ""}
@@ -18,7 +18,7 @@ RULES = {"chefer": "ours.", "orig": ""}
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("tag", ["pred", "other"])
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])
-def test_bert(bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> None:  # noqa: F811
+def test_bert(bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> None:
     build, truth = bert
     model, theirs = build(attention), {k.removeprefix(f"{case}.{tag}."): v for k, v in truth.items()}
     inputs = {name: truth[f"{case}.{name}"] for name in ("input_ids", "attention_mask")}
@@ -44,7 +44,7 @@ def test_bert(bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> N
 
 
 @pytest.mark.parametrize("tag", ["pred", "other"])
-def test_vit(vit: tuple[Any, Truth], tag: str) -> None:  # noqa: F811
+def test_vit(vit: tuple[Any, Truth], tag: str) -> None:
     build, truth = vit
     model, target = build("sdpa"), int(truth[f"target_{tag}"])
 
@@ -67,7 +67,7 @@ def test_vit(vit: tuple[Any, Truth], tag: str) -> None:  # noqa: F811
             close(a.kept["attention_relevance"][layer], truth[f"{prefix or 'orig.'}attn_cam.{tag}.L{layer}"], 1e-6)
 
 
-def test_two_classes_of_one_image_from_one_pass(vit: tuple[Any, Truth]) -> None:  # noqa: F811
+def test_two_classes_of_one_image_from_one_pass(vit: tuple[Any, Truth]) -> None:
     """Class-agnostic maps are what seed 001 criticises: rollout has one for both classes."""
     import torch
 

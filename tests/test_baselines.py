@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES
-from tests.models import close
+from tests.support.hf import FAMILIES
+from tests.support.models import close
 from whence.subject.named_baselines import named
 
 

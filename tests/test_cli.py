@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import whence
-from tests.test_views import chromium
+from tests.support.browser import chromium
 from whence import zoo
 from whence.cli import main, parser
 from whence.demo import CASES
@@ -107,13 +107,6 @@ def test_files_by_their_ending(capsys, tmp_path, ending):
     assert out.read_bytes().startswith(begins.get(ending, b""))
     if ending == "safetensors":
         assert whence.Attribution.load(out).units[0][:3] == ["how", "many", "moon"]
-
-
-def limited(count: int) -> None:
-    """No file of this process may grow beyond so many bytes, as on a full disk."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (count, count))
 
 
 LIMITED = "import sys, tests.test_cli as t; from whence.cli import main; t.limited(2000); sys.exit(main(sys.argv[1:]))"

@@ -15,14 +15,18 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, CLASSES, FEW, Case, close, first_tensor, row_of
-
-ATTENTIVE = ("bert", "gpt2", "llama", "vit", "multihead")
-
-
-def reads_attention(method: str) -> bool:
-    return whence.methods[method].facts.get("needs") == "attention"
-
+from tests.support.models import (
+    ATTENTIVE,
+    CASES,
+    CLASSES,
+    FEW,
+    Case,
+    attentive,
+    close,
+    first_tensor,
+    reads_attention,
+    row_of,
+)
 
 PAIRS = [
     pytest.param(method, CASES[name], id=f"{method}-{name}", marks=() if name in FEW else pytest.mark.every)
@@ -38,11 +42,6 @@ pytestmark = [
     # half precision, and zero embeddings under an RMS norm: what is promised holds for such rows too
     pytest.mark.filterwarnings("ignore:.*did not reach the tolerance.*:whence.WhenceWarning"),
 ]
-
-
-def attentive(method: str, name: str) -> Case:
-    """The case, or one with attention for methods that read it."""
-    return CASES["multihead"] if reads_attention(method) and not name.startswith(ATTENTIVE) else CASES[name]
 
 
 def explain(model: Any, inputs: Any, method: str, **options: Any) -> whence.Attribution:

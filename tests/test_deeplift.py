@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES, Family, image, of, text
-from tests.models import CASES, Mlp, ResidualCnn, close
+from tests.support.hf import FAMILIES, Family, image, of, text
+from tests.support.models import CASES, Mlp, ResidualCnn, close
 from whence.engine.scope import scope
 from whence.subject import baselines
 

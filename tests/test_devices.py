@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, close
-from tests.test_contracts import attentive
+from tests.support.models import CASES, attentive, close
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::whence.WhenceWarning"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 from whence.engine.ops import FAMILIES, GROUP, family_of, spelling
 
 G = torch.Generator().manual_seed(0)

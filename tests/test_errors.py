@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES
+from tests.support.models import CASES
 from whence.registry import Registry
 
 X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()

@@ -10,27 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from tests.support.rows import IMAGES, MASKS, Linear, Pooled, W, X, every, image_model, small
 from whence.evaluation.answers import logits
 from whence.evaluation.imputation import imputed
 from whence.evaluation.metrics.erasure import js
 from whence.util.stats import spearman
 
-W = torch.tensor([4.0, -3.0, 2.0, 1.0, 0.5, -0.25, 3.0, -2.0, 1.5, 0.75])
-
-
-class Linear(nn.Module):
-    """f₀ = w·x, and a second class that is always 0."""
-
-    def __init__(self, w: Tensor = W) -> None:
-        super().__init__()
-        self.w = nn.Parameter(w.clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = x.flatten(1) @ self.w
-        return torch.stack([score, torch.zeros_like(score)], 1)
-
-
-X = torch.linspace(-1, 2, 60).view(6, 10)[:, torch.randperm(10, generator=torch.Generator().manual_seed(0))]
 LOGIT = {"output": "logit"}
 
 
@@ -153,13 +138,6 @@ def test_the_random_control_removes_what_anybody_would() -> None:
 # ---- images ----
 
 
-def image_model() -> nn.Module:
-    return Linear(torch.linspace(-1, 1, 36))
-
-
-IMAGES = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.parametrize(("metric", "least"), [("road_morf", False), ("road_lerf", True)])
 def test_road_by_a_dense_solution(metric: str, least: bool) -> None:
     board = whence.evaluate(
@@ -213,10 +191,6 @@ def test_the_noise_of_an_imputed_image_is_its_own() -> None:
     for row in range(4):
         one, other = (board.results["input_x_gradient", "road_morf"][row].value for board in (alone, among))
         assert one == pytest.approx(other, abs=1e-6)
-
-
-MASKS = torch.zeros(4, 6, 6)
-MASKS[:, :3] = 1
 
 
 def on_masks(values: Tensor, metric: str, masks: Tensor = MASKS) -> Any:
@@ -319,23 +293,6 @@ def test_a_method_that_does_not_hear_of_weights_keeps_its_answer() -> None:
 
 
 # ---- attention erasure ----
-
-
-class Pooled(nn.Module):
-    """Embeddings pooled by attention of a vector: the paper's setting, with nothing after it but a linear layer."""
-
-    def __init__(self, words: int = 12, width: int = 6) -> None:
-        super().__init__()
-        torch.manual_seed(4)
-        self.embed = nn.Embedding(words, width)
-        self.key = nn.Linear(width, 1)
-        self.out = nn.Linear(width, 3)
-
-    def weights(self, ids: Tensor) -> Tensor:
-        return self.key(self.embed(ids)).softmax(1)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.out((self.weights(input_ids) * self.embed(input_ids)).sum(1))
 
 
 IDS = torch.randint(0, 12, (8, 7), generator=torch.Generator().manual_seed(2))
@@ -459,20 +416,6 @@ MANY = [
     "infidelity",
     "sensitivity_max",
 ]
-
-
-def every(board: whence.Scoreboard) -> Tensor:
-    """(methods, metrics, rows)."""
-    rows = sorted({row for found in board.results.values() for row in found})
-    return torch.tensor(
-        [[[board.results[m, c][row].value for row in rows] for c in board.metrics] for m in board.methods],
-        dtype=torch.float64,
-    )
-
-
-def small() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
 
 
 def test_batches_chunks_and_other_metrics_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

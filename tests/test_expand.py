@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.engine_tools import EVERY, OWN, all_equal, gradients, run
-from tests.models import close
+from tests.support.engine import EVERY, OWN, all_equal, gradients, run
+from tests.support.models import close
 
 
 def g(*shape: int, seed: int = 0) -> Tensor:

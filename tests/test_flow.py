@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models import close
+from tests.support.models import close
 from whence.methods.attention.max_flow import max_flows
 
 SHAPES = [(4, 3), (3, 3, 3), (5, 2, 4), (2, 6, 1, 3), (4, 4, 4, 4, 4), (6, 6, 6, 6, 6, 6, 6)]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 
 G = torch.Generator().manual_seed(4)
 W = torch.randn(5, 3, generator=G).double()

@@ -11,9 +11,9 @@ from torch import Tensor
 import whence
 from benchmarks.families import FAMILIES as BENCHMARKED
 from benchmarks.families.check import METHODS, Cell, blame, examine
-from tests.engine_tools import EVERY, OWN, all_equal, gradients, run
-from tests.hf import FAMILIES
-from tests.models import close
+from tests.support.engine import EVERY, OWN, all_equal, gradients, run
+from tests.support.hf import FAMILIES
+from tests.support.models import close
 from whence.engine.captures import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # DeBERTa's own

@@ -138,7 +138,7 @@ def test_a_scoreboards_and_an_axioms_table_are_no_formulas():
 def folder(tmp_path_factory) -> Path:
     """A small classifier of texts, as save_pretrained writes it."""
     pytest.importorskip("transformers")
-    from tests.test_adapters import built, stored, wordpiece
+    from tests.support.folders import built, stored, wordpiece
 
     where = tmp_path_factory.mktemp("model")
     tokenizer = wordpiece(where)
@@ -230,7 +230,7 @@ def test_attention_is_pytorchs_whatever_the_folder_says(asked, word, copied, fol
 
 def test_attention_of_parts_is_pytorchs_too(tmp_path):
     hf = pytest.importorskip("transformers")
-    from tests.test_adapters import wordpiece
+    from tests.support.folders import wordpiece
 
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = hf.CLIPTextConfig(**small, vocab_size=150, max_position_embeddings=24, eos_token_id=3, bos_token_id=2)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES
-from tests.models import CASES, close
+from tests.support.hf import FAMILIES
+from tests.support.models import CASES, close
 
 
 def smooth(rows: int = 4) -> tuple[nn.Module, Tensor]:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
-from tests.test_attention_methods import heads, joined
+from tests.support.attention import heads, joined
+from tests.support.models import close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ROWS, WORDS, PATCHES, HIDDEN = 2, 5, 6, 8

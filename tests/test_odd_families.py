@@ -12,8 +12,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 import whence
-from tests.hf import SMALL, make
-from tests.models import close
+from tests.support.hf import SMALL, make
+from tests.support.models import close
 
 WORDS: dict[str, Any] = {"vocab_size": 60, "num_labels": 3, "pad_token_id": 0}
 REFORMER = {

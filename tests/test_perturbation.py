@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 
 METHODS = ("occlusion", "leave_one_out", "shapley", "kernel_shap", "lime")
 SHARED = ("shapley", "kernel_shap")  # a unit's value is shared among its elements

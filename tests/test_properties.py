@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES
+from tests.support.models import CASES
 from whence.evaluation.axioms import TOYS, properties, seed_table
 from whence.evaluation.axioms.invariance import around, equal_ways
 from whence.evaluation.axioms.points import Case, prepare

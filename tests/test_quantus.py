@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import whence
-from tests.test_evaluation import IMAGES, image_model
+from tests.support.rows import IMAGES, image_model
 
 
 @pytest.fixture

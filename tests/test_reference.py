@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import whence
-from tests.engine_tools import EVERY, REFERENCE, gap, run, subject
-from tests.hf import FAMILIES
-from tests.models import CASES, close
+from tests.support.engine import EVERY, REFERENCE, gap, run, subject
+from tests.support.hf import FAMILIES
+from tests.support.models import CASES, close
 from whence.engine.scope import scope
 from whence.subject import baselines
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 from whence.engine import scope
 
 G = torch.Generator().manual_seed(0)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.hf import FAMILIES
-from tests.models import CASES, close
+from tests.support.hf import FAMILIES
+from tests.support.models import CASES, close
 from whence.engine.captures import layers
 from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
 

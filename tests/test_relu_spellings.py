@@ -13,7 +13,7 @@ from captum.attr import Deconvolution, GuidedBackprop
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 
 
 class Cnn(nn.Module):

@@ -177,7 +177,7 @@ def test_the_same_model_in_another_process_goes_on(kind: str, tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_models_are_told_without_addresses_and_the_same_after_they_ran() -> None:
     pytest.importorskip("transformers")
-    from tests.hf import FAMILIES
+    from tests.support.hf import FAMILIES
 
     families = [(family.build(family.kinds[0]), family.inputs()) for family in FAMILIES.values()]
     for model, inputs in [*families, (torch.compile(Small(), backend="eager"), {"x": X}), (Small(), {"x": X})]:
@@ -334,9 +334,9 @@ def test_one_evaluation_writes_at_a_time(tmp_path: Path) -> None:
 
 FULL = """
 import sys, torch
-from tests.test_cli import limited
+from tests.support.processes import limited
 from tests.test_resuming import Small, told
-import whence, whence.evaluation.run as run
+import whence, whence.evaluation.evaluate as run
 run.CHUNK = 2
 limited(int(sys.argv[2]))
 try:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.engine_tools import EVERY, run
-from tests.hf import FAMILIES
-from tests.models import CASES, close
+from tests.support.engine import EVERY, run
+from tests.support.hf import FAMILIES
+from tests.support.models import CASES, close
 from whence.engine.trackers.rows import Place, _read
 
 

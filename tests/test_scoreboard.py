@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.test_evaluation import IMAGES, MASKS, Linear, Pooled, X, every, image_model, small
+from tests.support.rows import IMAGES, MASKS, Linear, Pooled, X, every, image_model, small
 from whence.evaluation import scheduler
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 
 pytestmark = pytest.mark.shared
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 
 METHODS = "gradient integrated_gradients deeplift lrp attnlrp cp_lrp guided_backprop".split()
 

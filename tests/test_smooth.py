@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 
 
 def model() -> nn.Module:

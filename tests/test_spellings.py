@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import whence
-from tests.models import close
+from tests.support.models import close
 from whence.engine.arguments import placed
 from whence.engine.expand import EXPANSIONS
 from whence.engine.ops import FAMILIES

@@ -10,7 +10,7 @@ import torch
 import whence
 from benchmarks import trained
 from benchmarks.trained import Trained
-from tests.conftest import present
+from tests.support.shared import present
 
 LOGIT_AND_PROBABILITY = pytest.mark.parametrize("output", ["logit", "probability"])
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 import whence
+from tests.support.browser import chromium
 from whence.views import images, rows_html
 from whence.views.colours import share, solid, wash
 from whence.views.export import plain, write
@@ -77,26 +75,6 @@ def test_hostile_text_is_text_everywhere(bad, tmp_path, capsys):
     svg = (tmp_path / "a.svg").read_text()
     assert "<script" not in svg
     assert "<img" not in svg
-
-
-def chromium(page: Path, tmp_path: Path, *more: str) -> tuple[str, str, list[str]]:
-    """The page as Chromium leaves it, its console, and the addresses that it asked for."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("Chromium is not installed (Debian's package chromium)")
-    log = tmp_path / "net.json"
-    done = subprocess.run(
-        [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
-         f"--log-net-log={log}", "--enable-logging=stderr", "--virtual-time-budget=3000", *more, page.as_uri()],
-        capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-    events = [json.loads(line.rstrip(",")) for line in log.read_text().splitlines() if line.startswith('{"params"')]
-    asked = [e["params"] for e in events if "url" in e["params"] and "initiator" in e["params"]]
-    pages = [e["url"] for e in asked if e["initiator"] != "not an origin"]  # the browser's own requests have no origin
-    outside = [url for url in pages if not url.startswith(("file:", "data:", "chrome", "about:"))]
-    console = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-    return done.stdout, console, outside
 
 
 def test_nothing_runs_in_a_browser(tmp_path):

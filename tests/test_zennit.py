@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
-from tests.oracles.test_lrp import COMPOSITES, Rules, slowly, written
+from tests.support.models import close
+from tests.support.slow_lrp import COMPOSITES, Rules, slowly, written
 
 RTOL = 1e-8
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.hf import Family
+from tests.support.hf import Family
 
 Inputs = Any  # a tensor, a tuple of tensors or a dict of them; rows first
 

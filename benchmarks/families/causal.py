@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.families.case import Case, of_tests
-from tests.hf import ENDS, FAMILIES, POSITION, SMALL, TEXT, of, text
+from tests.support.hf import ENDS, FAMILIES, POSITION, SMALL, TEXT, of, text
 
 LAST = (4, 7)  # the last position that is real in every row, token 7
 BASE = {**SMALL, **TEXT, **ENDS, **POSITION}

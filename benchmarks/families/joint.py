@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.families import independent
 from benchmarks.families.case import Case, draw, ids, of_tests
-from tests.hf import ENDS, FAMILIES, POSITION, ROWS, SMALL, TEXT, image, make, of, text
+from tests.support.hf import ENDS, FAMILIES, POSITION, ROWS, SMALL, TEXT, image, make, of, text
 
 WORDS = {**SMALL, "vocab_size": 60, "pad_token_id": 0, **ENDS, **POSITION}
 SIGHT = {**SMALL, "image_size": 16, "patch_size": 4}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.families.case import Case, draw, of_tests
-from tests.hf import ENDS, FAMILIES, POSITION, ROWS, WORDS, of, pair
+from tests.support.hf import ENDS, FAMILIES, POSITION, ROWS, WORDS, of, pair
 
 BART = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.families.case import Case, ids, of_tests
-from tests.hf import ENDS, FAMILIES, POSITION, ROWS, SMALL, TEXT, of, text
+from tests.support.hf import ENDS, FAMILIES, POSITION, ROWS, SMALL, TEXT, of, text
 
 BASE = {**SMALL, **TEXT, **POSITION}
 IN_TESTS = "bert roberta distilbert albert electra deberta_v2 modernbert".split()

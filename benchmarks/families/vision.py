@@ -8,7 +8,7 @@ import transformers as hf
 from torch import Tensor
 
 from benchmarks.families.case import Case, draw, of_tests
-from tests.hf import FAMILIES, ROWS, VISION, image, make, of
+from tests.support.hf import FAMILIES, ROWS, VISION, image, make, of
 
 IN_TESTS = "vit deit swin beit convnext resnet mobilenet_v2".split()
 CONVOLUTION = {"attends": False, "kinds": ("eager",)}

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
+from tests.support.slow_deeplift import windows_of
 
 ORACLE_OF = ("deeplift", "deepshap")
 RTOL = 1e-10
@@ -152,18 +153,6 @@ def matrix(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor, torch.
         columns = F.conv2d(units, module.weight, None, module.stride, module.padding)
     bias = module.bias.view(-1, *[1] * (columns.dim() - 2)).expand(columns.shape[1:])
     return columns.flatten(1).T.detach(), bias.flatten().detach(), columns.shape[1:]
-
-
-def windows_of(pool: nn.MaxPool2d, shape: torch.Size) -> tuple[list[list[int]], torch.Size]:
-    channels, height, width = shape
-    k, s, p = pool.kernel_size, pool.stride, pool.padding
-    rows, columns = (range(-p, size + p - k + 1, s) for size in (height, width))
-    windows = [
-        [(c * height + i) * width + j for i in range(top, top + k) for j in range(left, left + k)
-         if 0 <= i < height and 0 <= j < width]
-        for c in range(channels) for top in rows for left in columns
-    ]  # fmt: skip
-    return windows, torch.Size((channels, len(rows), len(columns)))
 
 
 def written(model: nn.Sequential, shape: torch.Size, rule: str) -> list[Layer]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 
 ORACLE_OF = ("gradient", "input_x_gradient", "deconvnet", "guided_backprop")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
+from tests.support.models import close
 
 ORACLE_OF = ("integrated_gradients", "path_integrated_gradients", "expected_gradients")
 FIXED = ("right", "left", "midpoint", "trapezoid", "gauss_legendre")

@@ -11,9 +11,9 @@ import transformers as hf
 from torch import Tensor, nn
 
 import whence
-from tests.hf import ENDS, SMALL, make
-from tests.models import close
-from tests.oracles import test_attention as oracle
+from tests.support import slow_attention as oracle
+from tests.support.hf import ENDS, SMALL, make
+from tests.support.models import close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ORACLE_OF: list[str] = []  # those of test_attention, on other models

@@ -12,9 +12,9 @@ import transformers as hf
 from torch import Tensor, nn
 
 import whence
-from tests.hf import ENDS, POSITION, SMALL, TEXT, make, of
-from tests.models import close
-from tests.oracles.test_attention import mean_over_heads, normalised, product
+from tests.support.hf import ENDS, POSITION, SMALL, TEXT, make, of
+from tests.support.models import close
+from tests.support.slow_attention import mean_over_heads, normalised, product
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ORACLE_OF: list[str] = []  # those of test_attention, on other models

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 
 ORACLE_OF = ("smoothgrad", "random")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import whence
-from tests.models import CASES, close
+from tests.support.models import CASES, close
 
 ORACLE_OF = ("occlusion", "leave_one_out", "shapley", "kernel_shap", "lime")
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.models import close
-from tests.oracles import test_lrp as lrp
-from tests.oracles.test_lrp import Back, Layer, sequence
+from tests.support import slow_lrp as lrp
+from tests.support.models import close
+from tests.support.slow_lrp import Back, Layer, sequence
 
 ORACLE_OF = ("attnlrp", "cp_lrp", "partial_lrp", "transformer_attribution")
 RTOL = 1e-8

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import whence
+
 ROWS, CLASSES = 3, 4
 
 
@@ -240,3 +242,15 @@ def close(a: Tensor, b: Tensor, rtol: float) -> None:
     assert a.shape == b.shape, (a.shape, b.shape)
     apart = float((a - b).abs().max()) if a.numel() else 0.0
     assert apart <= rtol * float(b.abs().max()), f"apart by {apart:.3g}, largest {float(b.abs().max()):.3g}"
+
+
+ATTENTIVE = ("bert", "gpt2", "llama", "vit", "multihead")
+
+
+def reads_attention(method: str) -> bool:
+    return whence.methods[method].facts.get("needs") == "attention"
+
+
+def attentive(method: str, name: str) -> Case:
+    """The case, or one with attention for methods that read it."""
+    return CASES["multihead"] if reads_attention(method) and not name.startswith(ATTENTIVE) else CASES[name]
