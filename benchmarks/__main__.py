@@ -19,7 +19,7 @@ from benchmarks import attention, deeplift, evaluation, gaps, integrals, relevan
 from benchmarks.measure import measure, peak, plain
 from whence.adapters.tensors import adapt
 from whence.engine.scope import scope
-from whence.subject import Facts, Notes
+from whence.subject import Measured, Record
 from whence.subject.targets import read_target
 from whence.views.tables import table
 
@@ -133,7 +133,7 @@ def engine() -> None:
 
     def under_the_mode() -> None:
         with scope(bare):
-            replace(subject, facts=Facts(), notes=Notes()).run().pull()
+            replace(subject, measured=Measured(), record=Record()).run().pull()
 
     found = measure({"plain": lambda: plain(bare, x), "mode": under_the_mode}, rounds=5)
     met = "met" if found["mode"] <= 1.05 else "MISSED"
@@ -148,7 +148,7 @@ def engine() -> None:
         def run() -> None:
             with scope(bare):
                 for n in range(passes):
-                    done = replace(subject, facts=Facts(), notes=Notes()).run(RELEVANCE)
+                    done = replace(subject, measured=Measured(), record=Record()).run(RELEVANCE)
                     mine = pulls if passes == 1 else pulls[n : n + 1]
                     for i, rules in enumerate(mine):
                         done.pull(rules, again=i + 1 < len(mine))

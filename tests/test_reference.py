@@ -247,9 +247,9 @@ def test_one_reference_row_serves_many_and_is_recorded_again_where_rows_are_mixe
         with scope(None):
             reference = baselines.referred(made, row)
             assert reference.rows == 1
-            before = made.notes.forwards
+            before = made.record.forwards
             shared = made.run(REFERENCE, reference=reference).pull()["input"]
-            assert made.notes.forwards - before == recordings + 1
+            assert made.record.forwards - before == recordings + 1
             full = made.run(REFERENCE, reference=baselines.referred(made, row.expand(3, 8).clone())).pull()["input"]
         close(shared, full, 1e-12)
 
@@ -298,8 +298,8 @@ def test_gradient_and_relevance_from_one_pass_equal_two_passes() -> None:
             close(relevance[key], alone[key], 1e-12)
             close(once_more[key], alone[key], 1e-12)
             close(gradient[key], plain[key], 1e-12)
-        assert both.subject.notes.forwards == 1
-        assert both.subject.notes.backwards == 3
+        assert both.subject.record.forwards == 1
+        assert both.subject.record.backwards == 3
 
 
 # ---- what a reviewer found ----

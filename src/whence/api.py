@@ -40,7 +40,7 @@ from whence.results.caveats import doubt
 from whence.results.comparison import Comparison
 from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
-from whence.subject import Notes, Subject, baselines
+from whence.subject import Record, Subject, baselines
 from whence.subject.targets import Output, read_target, several
 from whence.util.progress import steps
 from whence.util.terminal import say
@@ -166,7 +166,7 @@ def _of_tensors(
 
 def _with_names(found: Attribution, subject: Subject) -> Attribution:
     """The features' names as the units of the inputs that have some, where values are one per feature."""
-    known = {} if subject.at is not None else subject.names
+    known = {} if subject.at is not None else subject.feature_names
     values = (
         found.values if isinstance(found.values, Mapping) else dict(zip(subject.roles, _listed(found), strict=False))
     )
@@ -216,13 +216,13 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     entry = methods[method]
     method, options = entry.name, {**methods.resolve(method)[1], **options}
     rules, options = _named_rules(options.pop("rules", None), options)
-    known = set(inspect.signature(_subject).parameters) - {"notes", "method"}
+    known = set(inspect.signature(_subject).parameters) - {"record", "method"}
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
     with gathered() as said, apart():
-        subject = _subject(model, inputs, method=method, notes=Notes(steps=[]), rules=rules, **options)
+        subject = _subject(model, inputs, method=method, record=Record(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
-            notes = _traced(subject, own)
-    found = Trace(method, tuple(notes.steps or ()), notes.summary())
+            record = _traced(subject, own)
+    found = Trace(method, tuple(record.steps or ()), record.summary())
     for one in said:
         shown(one)
     if show:
@@ -230,15 +230,15 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     return found
 
 
-def _traced(subject: Subject, params: Mapping[str, Any]) -> Notes:
+def _traced(subject: Subject, params: Mapping[str, Any]) -> Record:
     """What the passes of all rows did; row after row, where a rule sums per row and nobody knows where the rows are."""
     try:
         methods[subject.method].function(baselines.resolved(subject), **params)
     except RowsLost as lost:
-        subject = replace(subject, notes=Notes(steps=[], facts={"row_by_row": str(lost)}))
+        subject = replace(subject, record=Record(steps=[], overall={"row_by_row": str(lost)}))
         for row in subject.split(1):
             methods[subject.method].function(baselines.resolved(row), **params)
-    return subject.notes
+    return subject.record
 
 
 def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> list[Part]:
@@ -248,17 +248,17 @@ def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -
     except RowsLost as lost:
         if subject.rows == 1:
             raise
-        subject.notes.facts["row_by_row"] = str(lost)
+        subject.record.overall["row_by_row"] = str(lost)
         return [_answer(row, params, keep) for row in subject.split(1)]
 
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
     subject = baselines.resolved(subject)
     raw = methods[subject.method].function(subject, **params)
-    facts = subject.facts
+    facts = subject.measured
     assert facts.score is not None
     if facts.probability is not None:
-        subject.notes.say(probability=baselines.listed(facts.probability))
+        subject.record.say(probability=baselines.listed(facts.probability))
     at_baseline = baselines.score(subject)
     before = at_baseline if facts.before is None else facts.before
     found = kept(subject.pinned(), keep, params)
@@ -268,7 +268,7 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
 def _subject(
     model: Any, inputs: Any, *, method: str, target: Any = None, baseline: Any = None, at: Any = None, wrt: Any = None,
     output: Any = "logit", rules: Any = None, unruled: Any = None, batch_size: Any = None,
-    seed: Any = 0, progress: bool | None = None, notes: Notes | None = None, feature_names: Any = None,
+    seed: Any = 0, progress: bool | None = None, record: Record | None = None, feature_names: Any = None,
 ) -> Subject:  # fmt: skip
     """The subject of a call, every option checked."""
     facts = methods[method].facts
@@ -287,11 +287,11 @@ def _subject(
         rules=rules or {},
         refuse=unruled == "error",
         needs_attention=facts.get("needs") == "attention",
-        notes=notes or Notes(),
+        record=record or Record(),
     )
     left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
     if left:
-        subject.notes.facts["left_out"] = left  # labels that came with the batch
+        subject.record.overall["left_out"] = left  # labels that came with the batch
     if facts.get("background"):
         baseline = baselines.one_by_one(subject, baseline)
     if baseline is None and facts.get("reference"):

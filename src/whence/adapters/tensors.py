@@ -37,9 +37,13 @@ def adapt(
         roles = {}
     wanted = tuple(roles) if wrt is not None else ()
     places = tuple(range(rows))
-    found = Subject(function, root, named, form, roles, rows, method, at=at, wanted=wanted, batch=rows, places=places)
+    found = Subject(
+        function, root, named, form, roles, rows, method, at=at, wrt=wanted, total_rows=rows, row_numbers=places
+    )
     goes = frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() > 0 and len(v) == rows)
-    return replace(found, underneath=underneath, goes=goes, names=arrays.named_features(names, columns, named))
+    return replace(
+        found, input_roles=underneath, per_row_inputs=goes, feature_names=arrays.named_features(names, columns, named)
+    )
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:

@@ -17,6 +17,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.engine import blame
 from whence.errors import InputError, TargetError, WhenceError
 from whence.subject import Subject
+from whence.subject.masks import real_units
 from whence.subject.units import channel_axis, places
 
 
@@ -132,7 +133,7 @@ def _made(
     shape = tuple(x.shape[axis] for axis in places(subject, name))
     units = int(np.prod(shape, dtype=int))
     real = torch.ones(units, dtype=torch.bool, device="cpu")
-    mask = subject.real(name, x.shape)
+    mask = real_units(subject, name, x.shape)
     if mask is not None:
         real = mask[0].cpu()
     special = torch.tensor(told.get("special", [False] * units), device="cpu")

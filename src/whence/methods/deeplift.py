@@ -70,10 +70,10 @@ def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tenso
         found["values"] = {key: m * apart[key] for key, m in found["multiplier"].items()}
         if signed:
             found["positive"] = {key: m * apart[key] for key, m in done.pull(positive=True).items()}
-        seen.append(done.reference.subject.facts)
+        seen.append(done.reference.subject.measured)
         for kind, values in found.items():
             sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
-    facts = subject.facts
+    facts = subject.measured
     facts.before, facts.told = baselines.mean_score(subject, seen), True
     facts.beside = {kind: values for kind, values in sums.items() if values and kind != "values"}
     return sums["values"]

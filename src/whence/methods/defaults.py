@@ -12,12 +12,12 @@ OTHERWISE = "integrated_gradients"  # needs nothing but gradients
 Choice = tuple[Callable[[Subject, bool], bool], str, str]  # whether it is one, of a pass and its attention; method; why
 DEFAULTS: tuple[Choice, ...] = (
     (
-        lambda subject, attends: bool(subject.notes.unseen),
+        lambda subject, attends: bool(subject.record.unseen),
         OTHERWISE,
         "the model runs ops that no rule can reach, and this needs gradients only",
     ),
     (
-        lambda subject, attends: "ids" in subject.underneath.values(),
+        lambda subject, attends: "ids" in subject.input_roles.values(),
         "deeplift",
         "tokens are explained through their embedding, where it was as faithful as any and sums to the score's change",
     ),
@@ -27,7 +27,7 @@ DEFAULTS: tuple[Choice, ...] = (
         "the model has attention, where it was as faithful as any and sums to the score's change",
     ),
     (
-        lambda subject, attends: bool(subject.notes.families & KINKS),
+        lambda subject, attends: bool(subject.record.families & KINKS),
         "deeplift",
         "the model has kinks (ReLU, max-pooling, …), where it was as faithful as an integral, exact, and far cheaper",
     ),

@@ -14,7 +14,7 @@ from whence.subject.noise import gaussian
 def random(subject: Subject) -> dict[str, Tensor]:
     """Independent standard normal numbers, the same for the same seed: what an uninformed explanation looks like."""
     pinned = subject.pinned()
-    assert subject.facts.score is not None
-    k = subject.facts.score.shape[1]
+    assert subject.measured.score is not None
+    k = subject.measured.score.shape[1]
     draws = [gaussian(pinned, sample) for sample in range(k)]
     return {key: torch.stack([draw[key] for draw in draws], 1) for key in pinned.values}  # (rows, k, …)

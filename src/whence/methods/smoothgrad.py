@@ -12,6 +12,7 @@ from whence.errors import MethodError, warn
 from whence.methods import method, methods
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
+from whence.subject.masks import real_units
 from whence.subject.noise import gaussian
 from whence.util.progress import steps
 
@@ -44,7 +45,7 @@ def smoothgrad(
     params = inner.check({})
     scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
     _say_where_there_is_no_noise(pinned, scale, of, noise)
-    said = dict(pinned.notes.per_row)
+    said = dict(pinned.record.per_row)
     mean: dict[str, Tensor] = {}
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
@@ -56,7 +57,7 @@ def smoothgrad(
             mean[key] = mean.get(key, here) + apart * (copies / (first + copies))
             within = (each - here).square().sum(0)
             spread[key] = spread.get(key, 0) + within + apart.square() * (first * copies / (first + copies))
-    pinned.notes.per_row = said  # the inner method spoke of copies
+    pinned.record.per_row = said  # the inner method spoke of copies
     if kind == "mean":
         return mean
     variance = {key: value / samples for key, value in spread.items()}
@@ -86,7 +87,7 @@ def _noisy(subject: Subject, scale: dict[str, Tensor], samples: range) -> Subjec
 
 def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
     """Each row's largest minus smallest real value, (rows, 1, …)."""
-    real = subject.real(key, value.shape)
+    real = real_units(subject, key, value.shape)
     flat = value.reshape(len(value), -1)
     if real is not None:
         keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).reshape(len(value), -1)
@@ -103,11 +104,11 @@ def _say_where_there_is_no_noise(subject: Subject, scale: dict[str, Tensor], of:
     by_key = {key: deviation.flatten().tolist() for key, deviation in scale.items()}
     rows = range(subject.rows)
     only = next(iter(by_key.values()))
-    subject.notes.say(
+    subject.record.say(
         noise_deviation=only if len(by_key) == 1 else [{key: by_key[key][row] for key in by_key} for row in rows]
     )
     for key, deviations in by_key.items():
-        still = [subject.places[row] for row in rows if deviations[row] == 0]
+        still = [subject.row_numbers[row] for row in rows if deviations[row] == 0]
         if noise > 0 and still:
             warn(
                 f"smoothgrad: all values of {key!r} are the same in {{rows}}, so their range is 0 and no noise was "

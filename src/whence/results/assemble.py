@@ -13,6 +13,7 @@ from whence.errors import InputError, warn
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
 from whence.subject import Subject
+from whence.subject.masks import has_tokens, real_units
 from whence.util.keys import input_of
 from whence.util.stats import completeness
 
@@ -55,7 +56,7 @@ def join(
     how = channels if channels in ("sum", "l2") else per_token
     values = {name: _per_unit(subject, name, value, real[name], k_shown, how, True) for name, value in raw.items()}
     measured = {}
-    for kind, said in subject.notes.per_value.items():
+    for kind, said in subject.record.per_value.items():
         numbers = {key: torch.cat([part[key] for part in said]) for key in said[0]}
         if all(len(value) == subject.rows for value in numbers.values()):  # not of a method inside a method
             of = {name: _of_input({key: whole([v]) for key, v in numbers.items()}, name) for name in raw}
@@ -125,7 +126,7 @@ def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
     """Explained inputs, in the order given; ids that enter two embeddings have two keys and one name."""
     if subject.at is not None:
         return list(full)
-    for name in subject.wanted:
+    for name in subject.wrt:
         if name not in full:
             raise InputError(f"wrt={name!r}: these ids enter no embedding.\n  Name the input that does.")
     return [name for name in subject.inputs if name in full]
@@ -147,7 +148,7 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
 def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None:
     """Which of an input's units are no padding; of several ids per token that have scores of their own, all or none."""
     shape = _shape(subject, name, raw, k_shown)
-    mask = subject.real(name, shape)
+    mask = real_units(subject, name, shape)
     if mask is None or subject.roles.get(name) != "ids" or _as_tuple(raw)[0].dim() - k_shown < len(shape):
         return mask
     return mask.view(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(*shape)
@@ -168,7 +169,7 @@ def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int |
         return None  # one number per position already
     if subject.roles.get(name) == "ids":
         return len(shape)
-    if subject.tokens(name, shape):
+    if has_tokens(subject, name, shape):
         return 2
     return 1 if len(shape) > 2 else None
 
@@ -186,14 +187,14 @@ def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
 
 def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     """Beyond rounding, which is coarse in half precision."""
-    values = subject.facts.values or {"": gap}
+    values = subject.measured.values or {"": gap}
     coarse = max(torch.finfo(value.dtype).eps for value in values.values())
     worst = gap.reshape(len(gap), -1).amax(1)
     rows = (worst > max(1e-4, min(1e4 * coarse, 16 * coarse + 1e-3))).nonzero().flatten().tolist()
     if not rows:
         return
     lost = [
-        f"{op} (in {path or 'the model itself'})" for (op, path), missed in subject.notes.lost.items() if any(missed)
+        f"{op} (in {path or 'the model itself'})" for (op, path), missed in subject.record.lost.items() if any(missed)
     ]
     what = f"Ops without a rule of their own: {', '.join(lost)}. " if lost else ""
     warn(
@@ -279,9 +280,9 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 
 def _receipt(subject: Subject) -> dict[str, Any]:
-    notes = subject.notes
-    if notes.facts.get("held"):
-        names = ", ".join(map(repr, notes.facts["held"]))
+    notes = subject.record
+    if notes.overall.get("held"):
+        names = ", ".join(map(repr, notes.overall["held"]))
         warn(
             f"{subject.method}: at={subject.at!r} has outputs whose first dimension is not the rows ({names}). They "
             "were held at the input's values, and what goes through them is not in the answer."

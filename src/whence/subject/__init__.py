@@ -1,5 +1,8 @@
 """What is explained: a model with its inputs, target and baseline in the one form that methods see, and its passes."""
 
-from whence.subject.subject import Facts, Notes, Role, Subject
+from whence.subject.record import Measured, Record
+from whence.subject.subject import Role, Subject
 
-__all__ = ["Facts", "Notes", "Role", "Subject"]
+Facts, Notes = Measured, Record
+
+__all__ = ["Facts", "Measured", "Notes", "Record", "Role", "Subject"]

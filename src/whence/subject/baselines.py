@@ -14,8 +14,10 @@ from torch import Tensor
 from whence.engine.leaves import Instead
 from whence.errors import BaselineError, did_you_mean, warn
 from whence.subject.batching import batches, of
+from whence.subject.masks import real_units
 from whence.subject.named_baselines import Default, Neutral, named
-from whence.subject.subject import Facts, Subject
+from whence.subject.record import Measured
+from whence.subject.subject import Subject
 from whence.subject.targets import distribution
 from whence.util.keys import any_repeated, input_of
 from whence.util.stats import score_scale
@@ -42,11 +44,11 @@ def read(subject: Subject, baseline: Any, rest: float | None = None) -> tuple[An
         return tuple(one for item in baseline for one in read(subject, item, rest))
     given = _by_name(subject, baseline)
     if rest is not None:
-        given = {**dict.fromkeys(subject.underneath, rest), **given}
+        given = {**dict.fromkeys(subject.input_roles, rest), **given}
     for name, value in given.items():
         if isinstance(value, str) and value not in named:
             raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")
-        if isinstance(value, Tensor) and (subject.underneath.get(name) != "ids" or _is_ids(value)):
+        if isinstance(value, Tensor) and (subject.input_roles.get(name) != "ids" or _is_ids(value)):
             _filled(name, value, subject.inputs[name])
         elif not isinstance(value, str | Tensor):
             _filled(name, value, torch.zeros((), device="cpu"))
@@ -102,11 +104,11 @@ def reference(subject: Subject, which: int = 0) -> dict[str, Tensor]:
     if there is None:
         at_reference = referred(subject, given)
         at_reference.run(gradient=False)
-        there = at_reference.facts.values
+        there = at_reference.measured.values
     found = {}
     for key, value in pinned.values.items():
         other = there[key].expand_as(value)
-        real = subject.real(key, value.shape)
+        real = real_units(subject, key, value.shape)
         mask = None if real is None else real.view(*real.shape, *[1] * (value.dim() - 2)).to(value.device)
         found[key] = other if mask is None else torch.where(mask, other, value)
     return found
@@ -139,11 +141,11 @@ def recorded(subject: Subject, which: int = 0) -> Subject:
         if subject.roles.get(name, "fixed") == "fixed":
             return subject.pinned().valued(reference(subject, which))
         x = subject.inputs[name]
-        real = subject.real(name, x.shape)
+        real = real_units(subject, name, x.shape)
         if isinstance(value, Tensor) and value.dim() == x.dim() - (subject.roles[name] != "ids" or _is_ids(value)):
             value = value.unsqueeze(0)  # one row for all
         values[name] = Instead(value, None if real is None or bool(real.all()) else real)
-    at_reference = replace(subject, values=values, facts=Facts())
+    at_reference = replace(subject, values=values, measured=Measured())
     if _serves_all(subject, values):
         return replace(at_reference.take(torch.zeros(1, dtype=torch.long, device="cpu")), target=subject.target)
     return at_reference
@@ -166,13 +168,13 @@ def _serves_all(subject: Subject, values: Mapping[str, Instead]) -> bool:
 
 def score(subject: Subject) -> Tensor | None:
     """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k)."""
-    if not subject.baseline or subject.facts.told:
-        return subject.facts.before
+    if not subject.baseline or subject.measured.told:
+        return subject.measured.before
     found = []
     for which in range(len(subject.baseline)):
         at_reference = subject.pinned().valued(reference(subject, which))
         at_reference.run(gradient=False)
-        found.append(at_reference.facts)
+        found.append(at_reference.measured)
     return mean_score(subject, found)
 
 
@@ -181,19 +183,19 @@ def listed(numbers: Tensor) -> list[Any]:
     return (numbers[:, 0] if numbers.shape[1] == 1 else numbers).tolist()
 
 
-def mean_score(subject: Subject, found: Sequence[Facts]) -> Tensor:
+def mean_score(subject: Subject, found: Sequence[Measured]) -> Tensor:
     """The mean over baselines of what was found there.
 
     A classifier's probability goes into the receipt: a neutral baseline leaves it undecided.
     """
-    index, probabilities = subject.facts.index, []
+    index, probabilities = subject.measured.index, []
     for facts in found:
         if facts.logits is not None and index is not None:
             p = distribution(facts.logits.double()).expand(subject.rows, -1)
             probabilities.append(p.gather(1, index[..., 0].to(p.device)))
     if probabilities:
         mean = torch.stack(probabilities).mean(0)  # (rows, k)
-        subject.notes.say(baseline_probability=listed(mean))
+        subject.record.say(baseline_probability=listed(mean))
     scores = [facts.score for facts in found if facts.score is not None]
     return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
 
@@ -205,7 +207,7 @@ def referred(subject: Subject, baseline: Any) -> Subject:
     """
     given = baseline if isinstance(baseline, dict) else _by_name(subject, baseline)
     pinned = subject.pinned()
-    embedded = [name for name, v in given.items() if subject.underneath.get(name) == "ids" and not _is_ids(v)]
+    embedded = [name for name, v in given.items() if subject.input_roles.get(name) == "ids" and not _is_ids(v)]
     if subject.at is not None and embedded:
         pinned = _without_at(pinned)
     if _one_for_all(pinned, given):
@@ -216,12 +218,12 @@ def referred(subject: Subject, baseline: Any) -> Subject:
             values.update(_embeddings(pinned, name, value))
         else:
             inputs[name] = _filled(name, value, pinned.inputs[name])
-    return replace(pinned, at=subject.at, inputs=inputs, values=values, facts=Facts())
+    return replace(pinned, at=subject.at, inputs=inputs, values=values, measured=Measured())
 
 
 def _without_at(pinned: Subject) -> Subject:
     """The subject as if its inputs were explained, not a module's output: where ids have embeddings to replace."""
-    inner = replace(pinned, at=None, roles=pinned.underneath, values={}, facts=Facts())
+    inner = replace(pinned, at=None, roles=pinned.input_roles, values={}, measured=Measured())
     inner.run(gradient=False)
     return replace(inner, values=dict(inner.facts.values))
 
@@ -237,7 +239,7 @@ def _most_neutral(subject: Subject, neutral: Neutral) -> Given:
         found.append(values)
         decided.append(_decision(there))
     choice = torch.stack(decided).argmin(0)  # (rows,)
-    subject.notes.say(baseline=[neutral.names[int(i)] for i in choice])
+    subject.record.say(baseline=[neutral.names[int(i)] for i in choice])
     if subject.at is not None or any_repeated(found[0]):
         return _the_same_for_all(given, choice)
     return {key: _by_row([values[key] for values in found], choice) for key in found[0]}
@@ -249,14 +251,14 @@ def _with_an_integral(subject: Subject, given: Default) -> Given:
     start, end = reference(replace(subject, baseline=(zero,))), subject.pinned().values
     jumps = _jumps(subject.pinned(), start)
     other = _found(subject, mean) if any(jumps) and not any_repeated(end) else None
-    subject.notes.say(baseline=["mean" if jump and other is not None else "zero" for jump in jumps])
+    subject.record.say(baseline=["mean" if jump and other is not None else "zero" for jump in jumps])
     if other is None:
         return zero
     warn(
         f"{subject.method}: from an embedding of zeros the integral does not converge in {{rows}} (a normalisation "
         "divides by the size of what starts at 0), so the baseline there is the mean embedding. Give baseline=0 to "
         'start at zero all the same, or another one, such as "pad".',
-        [subject.places[row] for row, jump in enumerate(jumps) if jump],
+        [subject.row_numbers[row] for row, jump in enumerate(jumps) if jump],
     )
     choice = torch.tensor([int(jump) for jump in jumps], device="cpu")
     return {key: _by_row([start[key], other[key]], choice) for key in end}
@@ -282,8 +284,8 @@ def _jumps(pinned: Subject, start: Mapping[str, Tensor]) -> list[bool]:
             values[key] = torch.lerp(first, last, at.to(last).view(-1, *[1] * (last.dim() - 1)))
         return pinned.take(run).valued(values).run(gradient=False).score.double().cpu()
 
-    assert pinned.facts.score is not None
-    score = pinned.facts.score.double().cpu()  # (rows, k)
+    assert pinned.measured.score is not None
+    score = pinned.measured.score.double().cpu()  # (rows, k)
     found = score.new_zeros(len(alpha), score.shape[1])
     for items, some in batches(pinned, rows, work):
         found[items[items >= 0]] = some[items >= 0]
@@ -307,10 +309,10 @@ def _by_row(values: list[Tensor], choice: Tensor) -> Tensor:
 
 def _decision(subject: Subject) -> Tensor:
     """How decided the model is, per row: the divergence of its classes from evenness, or the size of its score."""
-    logits = subject.facts.logits
+    logits = subject.measured.logits
     if logits is None:
-        assert subject.facts.score is not None
-        return subject.facts.score.abs().amax(1)
+        assert subject.measured.score is not None
+        return subject.measured.score.abs().amax(1)
     p = distribution(logits.double())
     return (p * (p + 1e-300).log()).sum(1) + math.log(p.shape[1])
 
@@ -332,7 +334,7 @@ def _one_for_all(subject: Subject, given: Given) -> bool:
 
 
 def _by_name(subject: Subject, baseline: Any) -> dict[str, Any]:
-    names = [name for name, role in subject.underneath.items() if role != "fixed"] or list(subject.inputs)[:1]
+    names = [name for name, role in subject.input_roles.items() if role != "fixed"] or list(subject.inputs)[:1]
     if isinstance(baseline, Mapping):
         for name in baseline:
             if name not in subject.inputs:

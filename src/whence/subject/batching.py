@@ -36,7 +36,7 @@ def batches(
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error) or len(run) < 2 or bound:
                 raise
-            subject.notes.most = len(run) // 2
+            subject.record.max_rows = len(run) // 2
             rest = torch.cat([items, *(more for _, more in queue)])
             queue = deque(_packed(subject, rows, rest, cost))
             continue
@@ -66,9 +66,9 @@ def _most(subject: Subject, cost: float) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        few = min(_FEW, int(_SMALL // max(subject.notes.bytes_per_row, 1)))
-        most = int(max(subject.batch, few) / cost)
-    return max(1, min(most, subject.notes.most or most))
+        few = min(_FEW, int(_SMALL // max(subject.record.bytes_per_row, 1)))
+        most = int(max(subject.total_rows, few) / cost)
+    return max(1, min(most, subject.record.max_rows or most))
 
 
 def _free(subject: Subject) -> bool:
@@ -77,16 +77,17 @@ def _free(subject: Subject) -> bool:
     A target function may close over one entry per row, and a held input may go with the rows in a way that cannot be
     seen, or a function as model may hold some; it shows when the rows move on by one place and the first comes twice.
     """
-    held = [value for name, value in subject.inputs.items() if subject.underneath.get(name, "fixed") == "fixed"]
+    held = [value for name, value in subject.inputs.items() if subject.input_roles.get(name, "fixed") == "fixed"]
     plain = isinstance(subject.model, nn.Module) and not callable(subject.target)
     if plain and all(_goes_with_rows(value, subject.rows) for value in held):
         return True
-    notes = subject.notes
-    if notes.free is None:
-        score = subject.facts.score if subject.facts.score is not None else subject.pinned().run(gradient=False).score
+    record = subject.record
+    if record.independent is None:
+        score = subject.measured.score
+        score = subject.pinned().run(gradient=False).score if score is None else score
         order = torch.tensor([0, *range(subject.rows)][: subject.batch_size], device="cpu")
-        notes.free = _scores_alike(subject.take(order), score[order.to(score.device)])
-    return notes.free
+        record.independent = _scores_alike(subject.take(order), score[order.to(score.device)])
+    return record.independent
 
 
 def _goes_with_rows(value: Any, rows: int) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from whence.errors import BaselineError
 from whence.registry import Registry
+from whence.subject.masks import has_tokens
 from whence.subject.noise import normal
 from whence.subject.subject import Subject
 
@@ -158,7 +159,7 @@ def _floating(subject: Subject, name: str, kind: str) -> Tensor:
 
 def _image(subject: Subject, name: str, kind: str) -> Tensor:
     x = _floating(subject, name, kind)
-    if x.dim() < 3 or subject.tokens(name, x.shape):
+    if x.dim() < 3 or has_tokens(subject, name, x.shape):
         raise BaselineError(
             f"The baseline {kind!r} is one of images (rows, channels, height, width): {name!r} is {tuple(x.shape)}.\n"
             "  Give a tensor: for features, the mean of your data is a good one."

@@ -7,6 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
+from whence.subject.masks import real_units
 from whence.subject.subject import Subject
 
 _STREAMS = 1_000_003  # samples of one seed never meet those of the next
@@ -30,7 +31,7 @@ def generator(subject: Subject, row: int) -> torch.Generator:
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
     stream = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
     generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)
-    real = subject.real(key, value.shape)
+    real = real_units(subject, key, value.shape)
     if real is None:
         draw = torch.randn(value.shape[1:], generator=generator, device="cpu")
         return draw.to(value)

@@ -32,6 +32,7 @@ from whence.errors import (
 from whence.rules.ledger import Ledger
 from whence.rules.reveal_cancel import Parts, parts_of
 from whence.subject import targets
+from whence.subject.masks import last_real, padding_mask
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject
@@ -69,7 +70,7 @@ _NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?(\w+) is not implemented
 
 def run(subject: Subject, plan: Plan) -> Pass:
     """One forward pass, with its reference recorded before it if there is one; again, otherwise, where that helps."""
-    plan = replace(plan, opens=plan.opens or subject.notes.opens)
+    plan = replace(plan, opens=plan.opens or subject.record.opens)
     while True:
         try:
             if plan.reference is None:
@@ -117,14 +118,14 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
 def _for_each_row(reference: Subject, subject: Subject) -> Subject:
     """The reference with as many rows as the subject: its own, where x' is put in their place."""
     if reference.values and all(isinstance(value, Instead) for value in reference.values.values()):
-        return replace(subject, values=reference.values, facts=type(subject.facts)())
+        return replace(subject, values=reference.values, measured=type(subject.measured)())
     return reference.take(torch.zeros(subject.rows, dtype=torch.long, device="cpu"))
 
 
 def _read_again(before: Pass, done: Pass) -> Pass:
     """The reference's scores for the targets that the input's pass has decided, for every row."""
-    index, facts = done.index, before.subject.facts
-    score = before.score if index is None else targets.pick(before.held, index, done.subject.last_real)[0]
+    index, facts = done.index, before.subject.measured
+    score = before.score if index is None else targets.pick(before.held, index, last_real(done.subject))[0]
     facts.score, facts.index = score.detach(), index
     return replace(before, score=score)
 
@@ -144,7 +145,7 @@ def _forward(
         strict=bool(rules) and "*" not in rules,
         refuse=subject.refuse,
         method=subject.method,
-        trace=subject.notes.steps is not None,
+        trace=subject.record.steps is not None,
         copies=plan.copies,
         parameters=plan.parameters,
         gradient=plan.gradient,
@@ -159,7 +160,7 @@ def _forward(
         origins=plan.origins or plan.ledger is not None,
         rows=subject.rows if plan.rows else None,
     )
-    flow.log.lost = subject.notes.lost
+    flow.log.lost = subject.record.lost
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
             listener.begin()
@@ -174,17 +175,17 @@ def _forward(
             held = _scored(subject, output)
             if not plan.light:
                 flow.is_live(held)  # audits the last stretch
-        score, index = targets.pick(held, subject.target, subject.last_real)
+        score, index = targets.pick(held, subject.target, last_real(subject))
     _check(subject, flow, score, seen=plan.gradient or plan.marks)
-    subject.notes.add(flow, subject.rows)
+    subject.record.add(flow, subject.rows)
     if flow.sites.held and flow.record is None:
-        subject.notes.facts["held"] = list(flow.sites.held)
+        subject.record.overall["held"] = list(flow.sites.held)
     leaves = flow.sites.leaves
-    facts = subject.facts
+    facts = subject.measured
     if facts.score is None:
         facts.score, facts.index = score.detach(), index
         if not callable(subject.target) and (taken := targets.choice(output)) is not None:
-            subject.notes.facts["scores_from"] = taken
+            subject.record.overall["scores_from"] = taken
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
             there = held.detach()
             facts.logits = there.double().clamp(min=1e-300).log() if subject.output == "probability" else there
@@ -236,7 +237,7 @@ def _scored(subject: Subject, output: Any) -> Tensor:
     """The explained scores; what a target function raises by itself comes as a TargetError."""
     target = subject.target
     try:
-        return targets.scores(output, target, subject.output, subject.rows, subject.mask(False))
+        return targets.scores(output, target, subject.output, subject.rows, padding_mask(subject))
     except Exception as error:
         with apart():
             own = blame.born_in_the_model(error, lambda: target(output)) if callable(target) else None
@@ -368,7 +369,7 @@ class Pass:
         """The positive part of the score's change, (rows, k)."""
         assert self.reference is not None
         plus = parts_of(self.held, self.reference.held).plus
-        return plus if self.index is None else targets.pick(plus, self.index, self.subject.last_real)[0]
+        return plus if self.index is None else targets.pick(plus, self.index, last_real(self.subject))[0]
 
     def pull(
         self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False,
@@ -392,8 +393,8 @@ class Pass:
                 ) from error
             if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 return self._opened(error).pull(rules, again=again, positive=positive, start=start)
-            self.subject.notes.take_back(self.flow)
-            self.subject.notes.plain = False
+            self.subject.record.take_back(self.flow)
+            self.subject.record.plain = False
             anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
             return anew.pull(rules, positive=positive, start=start)
         except Exception as error:
@@ -404,7 +405,7 @@ class Pass:
 
     def _opened(self, error: Exception) -> Pass:
         """The pass anew where a function of the model's own did not differentiate itself; else raise what it raised."""
-        notes = self.subject.notes
+        notes = self.subject.record
         if self.flow.closed and notes.opens and not isinstance(error, WhenceError):
             raise ModelError(
                 f"The model's own {' and '.join(sorted(self.flow.closed))} has no derivative here. It raised "
@@ -435,7 +436,7 @@ class Pass:
             if self.flow.ledger is not None:
                 self.flow.ledger.target = k
             found.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
-            self.subject.notes.backwards += 1
+            self.subject.record.backwards += 1
         return found
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, did_you_mean
+from whence.subject.masks import has_tokens, real_units
 from whence.subject.subject import Subject
 from whence.util.keys import inputs_of
 
@@ -32,7 +33,7 @@ def channel_axis(subject: Subject, name: str) -> int | None:
     shape = subject.inputs[name].shape
     if subject.roles.get(name) == "ids" or len(shape) < 3:
         return None
-    return 2 if subject.tokens(name, shape) else 1
+    return 2 if has_tokens(subject, name, shape) else 1
 
 
 def places(subject: Subject, name: str) -> list[int]:
@@ -109,7 +110,7 @@ def _named_axes(subject: Subject, name: str, units: str) -> list[int]:
 def _blocks(subject: Subject, name: str, side: int) -> Tensor:
     """Squares of pixels, stretches of tokens or positions; padding is not counted."""
     shape, axes = subject.inputs[name].shape, places(subject, name)
-    real = subject.real(name, shape)
+    real = real_units(subject, name, shape)
     if real is None:
         return along(shape, axes, side)
     rank = real.cpu().long().cumsum(1) - 1
@@ -123,7 +124,7 @@ def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
             f"{subject.method}: units= holds {units.dtype}, and it numbers the units.\n"
             "  Give whole numbers, the same for what is removed together; below 0 is never removed."
         )
-    shape, channel = (subject.batch, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
+    shape, channel = (subject.total_rows, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
     forms = [units, units[None]]
     forms += [form.unsqueeze(channel) for form in forms if channel is not None and form.dim() == len(shape) - 1]
     found = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}
@@ -139,7 +140,7 @@ def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
             f"  Give it all {len(shape)} dimensions, of length 1 where one serves all."
         )
     (numbers,) = found.values()
-    chosen = numbers if len(numbers) == 1 else numbers[list(subject.places)]
+    chosen = numbers if len(numbers) == 1 else numbers[list(subject.row_numbers)]
     return chosen.detach().cpu().long()
 
 

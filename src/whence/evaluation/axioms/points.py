@@ -17,6 +17,7 @@ from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.evaluation.axioms.functions import OTHER, TARGET, Scored
 from whence.subject import Subject, baselines
+from whence.subject.masks import has_tokens, real_units
 from whence.subject.targets import find_logits, read_target, several
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ def prepare(
         subject = baselines.resolved(subject)
         pinned = subject.pinned()
         reference = baselines.reference(subject)
-        score, sizes = pinned.facts.score, None if callable(pinned.target) else _sizes(pinned)
+        score, sizes = pinned.measured.score, None if callable(pinned.target) else _sizes(pinned)
     return _case(pinned, reference, sizes, score, numbers, features, equivalents, chunk)
 
 
@@ -181,12 +182,12 @@ def _case(
         )
     key = next(iter(values))
     first, alone = values[key], len(values) == 1
-    tokens = alone and (pinned.roles[key] == "ids" or pinned.tokens(key, first.shape))
+    tokens = alone and (pinned.roles[key] == "ids" or has_tokens(pinned, key, first.shape))
     name = ("inputs_embeds" if tokens else key) if alone else "whence_input"
     x, x0 = (_flat(v, alone) for v in (values, {k: reference[k].detach() for k in values}))
     kind = "tokens" if tokens else "image" if alone and x.dim() == 4 else "plain"
     held: dict[str, Any] = {n: v for n, v in pinned.inputs.items() if pinned.roles.get(n) != "value"}
-    goes = {n for n in held if n in pinned.goes}
+    goes = {n for n in held if n in pinned.per_row_inputs}
     function, other = Scored(pinned, name), None
     if sizes is not None and isinstance(pinned.target, Tensor):
         index = pinned.target
@@ -199,7 +200,8 @@ def _case(
     row = torch.arange(len(x), device=x.device)
     case = Case(
         function, other, pinned, name, x.shape[1:], kind, Points(x, x0, row), held, frozenset(goes),
-        pinned.real(key, first.shape) if alone else None, tuple(numbers or pinned.places), features, equal, chunk,
+        real_units(pinned, key, first.shape) if alone else None, tuple(numbers or pinned.row_numbers), features,
+        equal, chunk,
     )  # fmt: skip
     case = replace(case, rows=Points(case.units(x), case.units(x0), row))
     if score is not None and not torch.allclose(case.f(case.rows), score[:, 0].double(), rtol=1e-4, atol=1e-5):

@@ -13,6 +13,7 @@ from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
 from whence.methods.attention.reading import Reading
 from whence.subject import Subject
+from whence.subject.masks import real_units
 from whence.util.keys import input_of
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
@@ -26,8 +27,8 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
     much that is. What a mask hides gets 0, unless `padding` is to keep its scores.
     """
     subject = reading.subject
-    subject.facts.padding = padding
-    score = subject.facts.score
+    subject.measured.padding = padding
+    score = subject.measured.score
     assert score is not None
     found: dict[str, Tensor] = {}
     nowhere: list[str] = []
@@ -35,7 +36,7 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
         if stream in state and numbers is not None and bool((numbers == LOST).any() & (numbers > 0).any()):
             raise _untold(stream)
     aside = {stream: _beside(reading, scores, at.get(stream)) for stream, scores in state.items()}
-    for key, value in subject.facts.values.items():
+    for key, value in subject.measured.values.items():
         name = input_of(key)
         streams = [s for s in state if name in s and not any(name in other and s < other for other in state)]
         placed = [s for s in streams if (numbers := at.get(s)) is not None and reading.tokens.one(name, numbers)]
@@ -95,7 +96,7 @@ def _say(
     reading: Reading, state: Mapping[Stream, Tensor], aside: Mapping[Stream, Tensor | None], nowhere: list[str]
 ) -> None:
     """What has no score of its own, in the receipt, and in a warning where nobody else has it either."""
-    notes, subject = reading.subject.notes, reading.subject
+    notes, subject = reading.subject.record, reading.subject
     missing = [part for part in aside.values() if part is not None]
     whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
     if reading.dropped is not None and bool((reading.dropped > 1e-6 * whole).any()):
@@ -105,7 +106,7 @@ def _say(
         notes.say(other_positions=[round(float(part), 6) for part in share])
     shared = {name: other for name, other in reading.tokens.shared.items() if name in subject.inputs}
     if shared:
-        notes.facts["shared_positions"] = shared
+        notes.overall["shared_positions"] = shared
     if nowhere:
         warn(
             f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "
@@ -155,7 +156,7 @@ def _by_config(subject: Subject, tokens: int, height: int, width: int) -> tuple[
 
 
 def _without_padding(subject: Subject, name: str, scores: Tensor) -> Tensor:
-    real = None if subject.facts.padding else subject.real(name, (len(scores), scores.shape[-1]))
+    real = None if subject.measured.padding else real_units(subject, name, (len(scores), scores.shape[-1]))
     return scores if real is None else scores * real[:, None].to(scores)
 
 

@@ -22,7 +22,8 @@ from whence.engine.trackers.rows import place_of
 from whence.engine.trackers.tokens import LEARNED, NONE, Tokens, numbers_of
 from whence.errors import InputError, ParameterError
 from whence.methods.attention.windows import places, spread, spread_pairs
-from whence.subject import Facts, Subject
+from whence.subject import Measured, Subject
+from whence.subject.masks import real_units
 from whence.subject.passes import Pass
 
 Reduce = Callable[["Map", Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
@@ -249,7 +250,7 @@ class Reading:
         if a.dim() != 4 or len(a) == rows:
             return by_head(a, rows)
         if self._windows is None:
-            self._windows = places(replace(self.subject, facts=Facts()))
+            self._windows = places(replace(self.subject, measured=Measured()))
         return spread(a, self._windows.get(found.site), rows)
 
     def _pull_cuts(self, done: Pass) -> None:
@@ -501,16 +502,16 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
 def real_positions(reading: Reading, stream: Stream, at: Tensor | None, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
     subject = reading.subject
-    like = next(iter(subject.facts.values.values()))
+    like = next(iter(subject.measured.values.values()))
     dtype = torch.promote_types(like.dtype, torch.float32)
     found = torch.ones(subject.rows, n, dtype=dtype, device=like.device)
     for name in sorted(stream):
         source = None if at is None else reading.tokens.one(name, at)
         if source is not None and at is not None:
-            mask = subject.real(name, (subject.rows, source.size))
+            mask = real_units(subject, name, (subject.rows, source.size))
             if mask is not None:
                 index = (at - source.first).clamp(0, mask.numel() - 1)
                 found = torch.where(source.holds(at), mask.flatten().to(like.device, dtype)[index], found)
-        elif (mask := subject.real(name, (subject.rows, n))) is not None:
+        elif (mask := real_units(subject, name, (subject.rows, n))) is not None:
             return mask.to(like.device, dtype)
     return found

@@ -142,8 +142,8 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
     if not subject.baseline:  # a path has its own start
-        subject.facts.before = _start(wide, lines).view(subject.rows, k)
-    subject.notes.say(gradient_evaluations=[k * points] * subject.rows)
+        subject.measured.before = _start(wide, lines).view(subject.rows, k)
+    subject.record.say(gradient_evaluations=[k * points] * subject.rows)
     return _by_value(subject, torch.stack(total), k)
 
 
@@ -153,15 +153,15 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
     states = _refined(wide, lines, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
-    assert subject.facts.score is not None
+    assert subject.measured.score is not None
     before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
-    subject.facts.before = before.to(subject.facts.score)
+    subject.measured.before = before.to(subject.measured.score)
     reached = [max(state.reached(goal) for state in row) for row in rows]
-    subject.notes.facts |= {
+    subject.record.overall |= {
         "scheme": " and ".join(sorted({state.rule.name for state in states})),
         "tolerance": tolerance,
     }
-    subject.notes.say(
+    subject.record.say(
         gradient_evaluations=[sum(state.evaluations for state in row) for row in rows],
         tolerance_reached=reached,
         converged=[one <= tolerance for one in reached],
@@ -172,7 +172,7 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
 
 def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
     """Each row's finished state."""
-    rule = KINKED if wide.notes.families & KINKS or wide.notes.unseen else SMOOTH
+    rule = KINKED if wide.record.families & KINKS or wide.record.unseen else SMOOTH
     states = [State(lines.weights, rule) for _ in range(wide.rows)]
     with bar(len(states), wide.progress, wide.method) as count:
         while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:
@@ -194,8 +194,8 @@ def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
 def _one_target_per_row(subject: Subject, lines: Lines) -> tuple[Subject, Lines, int]:
     """Rows repeated so that each has one target: targets need different points."""
     pinned = subject.pinned()
-    assert subject.facts.score is not None
-    k = subject.facts.score.shape[1]
+    assert subject.measured.score is not None
+    k = subject.measured.score.shape[1]
     if k == 1:
         return pinned, lines, 1
     wide = pinned.take(torch.arange(subject.rows, device="cpu").repeat_interleave(k))
@@ -245,7 +245,7 @@ def _warn(subject: Subject, rows: list[list[State]], reached: list[float], goal:
         warn(
             f"{subject.method}: {{rows}} did not reach the tolerance of {goal.tolerance:.2g}; "
             f"the worst is at {{worst}}. {advice}",
-            [subject.places[row] for row in which],
+            [subject.row_numbers[row] for row in which],
             worst=max(reached[row] for row in which),
         )
 

@@ -112,7 +112,7 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
     for key, x in subject.pinned().values.items():
         name = input_of(key)
         value = given.get(name) if isinstance(given, Mapping) else given
-        whole = (subject.batch, *x.shape[1:])
+        whole = (subject.total_rows, *x.shape[1:])
         if not isinstance(value, Tensor) or tuple(value.shape) not in (whole, x.shape[1:], (1, *x.shape[1:])):
             raise ParameterError(
                 f"{what} of the path has {_short(value)} for {name!r}.\n"
@@ -122,7 +122,7 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
             raise ParameterError(f"{what} of the path holds numbers that are not finite.")
         value = value.to(x)
         per_row = tuple(value.shape) == whole
-        found[key] = value[list(subject.places)] if per_row else value.expand_as(x)
+        found[key] = value[list(subject.row_numbers)] if per_row else value.expand_as(x)
     return found
 
 
@@ -151,9 +151,9 @@ def slopes(
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         values, velocity = lines.place(run, of(line, items, 0), of(alpha, items, 1))
         there = subject.take(run).valued(values)
-        found = (there.run_again() if subject.notes.backwards else there.run({"*": derivative})).pull()
-        assert there.facts.score is not None
-        return there.facts.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
+        found = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
+        assert there.measured.score is not None
+        return there.measured.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
 
     return _one_by_one(subject, rows, work, cost=0.85)
 

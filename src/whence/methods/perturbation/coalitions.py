@@ -12,6 +12,7 @@ from torch import Tensor
 from whence.errors import InputError, ModelError
 from whence.subject import Subject, baselines
 from whence.subject.batching import batches, of
+from whence.subject.masks import real_units
 from whence.subject.units import explained, numbered
 from whence.util.keys import input_of
 from whence.util.progress import bar
@@ -46,7 +47,7 @@ class Players:
 
     def evaluate(self, coalitions: Sequence[Coalitions]) -> list[Tensor]:
         """f of each row's coalitions, (count, k) in float64; their number goes into the receipt."""
-        subject, score = self.subject, self.subject.facts.score
+        subject, score = self.subject, self.subject.measured.score
         assert score is not None
         counts = [asked.count for asked in coalitions]
         found = [torch.zeros(count, score.shape[1], dtype=torch.float64, device="cpu") for count in counts]
@@ -67,7 +68,7 @@ class Players:
                     here = real & (rows[items] == row)
                     found[row][numbers[items[here]]] = scores[here]
                 count(int(real.sum()))
-        subject.notes.say(evaluations=counts)
+        subject.record.say(evaluations=counts)
         return found
 
     def spread(self, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
@@ -86,7 +87,7 @@ class Players:
 
     def started(self, scores: Sequence[Tensor]) -> None:
         """Each row's first score is that of nobody: the attribution's baseline, where something is never removed."""
-        facts = self.subject.facts
+        facts = self.subject.measured
         assert facts.score is not None
         facts.before = torch.stack([found[0] for found in scores]).to(facts.score)
 
@@ -112,7 +113,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
     found = {}
     for name in explained(pinned):
         shape = pinned.inputs[name].shape
-        real = pinned.real(name, shape)
+        real = real_units(pinned, name, shape)
         numbers_of = given[name].expand(pinned.rows, *given[name].shape[1:])
         if real is not None:
             numbers_of = numbers_of.masked_fill(~real.cpu().view(*real.shape, *[1] * (len(shape) - 2)), -1)

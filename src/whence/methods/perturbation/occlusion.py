@@ -17,6 +17,7 @@ from whence.errors import InputError, ParameterError
 from whence.methods import method
 from whence.methods.perturbation.coalitions import Coalitions, Players, players
 from whence.subject import Subject
+from whence.subject.masks import real_units
 from whence.subject.units import along, channel_axis, explained, places
 
 _CHUNK = 1024  # windows at a time
@@ -154,7 +155,7 @@ def _product(axes: Iterable[Sequence[int]]) -> Tensor:
 def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
     """How many places there are along each axis; padding is none."""
     shape = game.subject.inputs[name].shape
-    real = game.subject.real(name, shape)
+    real = real_units(game.subject, name, shape)
     return [shape[axis] if real is None or axis != 1 else int(real[row].sum()) for axis in axes]
 
 

@@ -43,7 +43,7 @@ def shapley(
     scores = game.evaluate(asked)
     found = [_exact(v) if rank is None else _sampled(v, rank) for v, rank in zip(scores, ranks, strict=True)]
     game.started(scores)
-    subject.notes.measure(standard_error=game.spread([error for _, error in found], shared=True))
+    subject.record.measure(standard_error=game.spread([error for _, error in found], shared=True))
     return game.spread([mean for mean, _ in found], shared=True)
 
 

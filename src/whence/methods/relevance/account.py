@@ -11,6 +11,7 @@ from torch import Tensor
 from whence.errors import warn
 from whence.rules.ledger import Ledger
 from whence.subject import Subject
+from whence.subject.masks import real_units
 from whence.subject.passes import Pass
 from whence.util.keys import input_of
 
@@ -70,7 +71,7 @@ def account(
 
     rows, targets = shape
     lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
-    subject.notes.say(relevance=[each[0] if targets == 1 else each for each in lines])
+    subject.record.say(relevance=[each[0] if targets == 1 else each for each in lines])
     for key in sorted(ledger.unmet):
         warn(f"{subject.method}: composite={{{key!r}: ...}} met no op with weights; whence.trace shows them all.")
     if not ledger.multiplies:
@@ -84,7 +85,7 @@ def _arrived(subject: Subject, found: Mapping[str, Tensor], shape: torch.Size) -
     for key, value in found.items():
         whole = value.detach().double()
         ids = subject.roles.get(input_of(key)) == "ids"
-        real = subject.real(key, value[:, 0].shape) if ids else None
+        real = real_units(subject, key, value[:, 0].shape) if ids else None
         if real is not None and not bool(real.all()):
             hidden = whole.masked_fill(real.view(len(real), 1, -1, *[1] * (value.dim() - 3)).to(whole.device), 0)
             padding = padding + hidden.reshape(*shape, -1).sum(2).cpu()
@@ -120,10 +121,10 @@ def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor,
     if bool((share > fine).any()):
         rows = (share.amax(1) > fine).nonzero().flatten().tolist()
         why = "it went through ops that the engine does not see (receipt['unseen'])"
-        why = why if subject.notes.unseen else "some rule gave another sum than it got, or rounding did"
+        why = why if subject.record.unseen else "some rule gave another sum than it got, or rounding did"
         warn(
             f"{subject.method}: up to {{percent}} % of the relevance of {{rows}} cannot be accounted for: {why}. "
             "whence.trace shows what each op carried.",
-            [subject.places[row] for row in rows],
+            [subject.row_numbers[row] for row in rows],
             percent=100 * float(share.max()),
         )

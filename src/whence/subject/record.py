@@ -1,0 +1,121 @@
+"""What a run noted: what a subject's first pass measured, and what all passes did, for the receipt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from whence.engine.flow import Flow
+from whence.engine.log import Step
+
+
+@dataclass
+class Measured:
+    """What the first pass over a subject's own values measured: its scores, and the explained values themselves."""
+
+    score: Tensor | None = None  # (rows, k)
+    index: Tensor | None = None  # (rows, k, depth)
+    logits: Tensor | None = None  # (rows, classes), of a classifier
+    probability: Tensor | None = None  # (rows, k), of a classifier
+    before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
+    told: bool = False  # that this is f(x'), and the receipt has what there is to say about it
+    values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
+    padding: bool = False  # the method gives scores to what a mask hides, and they are to be kept
+    beside: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # more of the answer: positive, multiplier
+
+
+@dataclass
+class Record:
+    """What the passes of one explanation did, counted over all of them; `summary` makes the receipt of it."""
+
+    forwards: int = 0
+    backwards: int = 0
+    ops: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    steps: list[Step] | None = None
+    used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
+    modified: bool = False  # whether some rule was other than the derivative
+    plain: bool = True  # no pass needed copies or had checkpoints
+    opens: bool = False  # the model's own functions have no derivative here, and are run openly
+    families: set[str] = field(default_factory=set)  # of the live ops
+    independent: bool | None = None  # whether a row has the same score wherever it stands, once that was tried
+    max_rows: int | None = None  # that fit into one pass, once memory was found too small
+    bytes_per_row: float = 0.0  # of one pass, counted over its live ops
+    overall: dict[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
+    lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # what local path integrals missed
+    per_row: dict[str, list[Any]] = field(default_factory=dict)  # receipt entries with one item per row
+    per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
+
+    def say(self, **entries: Sequence[Any]) -> None:
+        """Add entries to the receipt, one item per row."""
+        for name, items in entries.items():
+            self.per_row.setdefault(name, []).extend(items)
+
+    def measure(self, **numbers: Mapping[str, Tensor]) -> None:
+        """Numbers beside the values, such as their standard error: for each explained value, (rows, k, …) like it."""
+        for name, values in numbers.items():
+            self.per_value.setdefault(name, []).append(values)
+
+    def add(self, flow: Flow, rows: int) -> None:
+        """Count what one pass did."""
+        self.forwards += 1
+        self.bytes_per_row = max(self.bytes_per_row, flow.log.bytes / max(rows, 1))
+        self.ops.update(flow.log.ops)
+        self.unruled.update(flow.log.unruled)
+        self.unseen.update(flow.log.unseen)
+        self.used |= flow.log.used
+        self.families |= flow.log.families
+        self.plain &= flow.log.plain
+        self.modified |= flow.modifies()
+        if self.steps is not None and flow.log.steps is not None:
+            self.steps.extend(flow.log.steps)
+
+    def take_back(self, flow: Flow) -> None:
+        """Forget a pass that has to be run again."""
+        self.ops.subtract(flow.log.ops)
+        self.unruled.subtract(flow.log.unruled)
+        self.unseen.subtract(flow.log.unseen)
+        if self.steps and flow.log.steps:
+            del self.steps[-len(flow.log.steps) :]
+        for counter in (self.ops, self.unruled, self.unseen):
+            for key in [key for key, count in counter.items() if count <= 0]:
+                del counter[key]
+
+    def summary(self) -> dict[str, Any]:
+        """The receipt: plain data, largest counts first."""
+        rules: Counter[tuple[str, str]] = Counter()
+        for (family, _, rule), count in self.ops.items():
+            rules[family, rule] += count
+        unruled = self.unruled | Counter({op: len(times) for op, times in self.lost.items() if op not in self.unruled})
+        return {
+            "forward_passes": self.forwards,
+            "backward_passes": self.backwards,
+            **self.overall,
+            **self.per_row,
+            **({"per_row": list(self.per_row)} if self.per_row else {}),
+            "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
+            "unruled": [
+                {"op": op, "path": path, "count": n}
+                | ({"gap": sum(lost)} if (lost := self.lost.get((op, path))) else {})
+                for (op, path), n in unruled.most_common()
+            ],
+            "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
+        }
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.overall
+
+    @facts.setter
+    def facts(self, entries: dict[str, Any]) -> None:
+        self.overall = entries
+
+
+def per_row(numbers: Tensor) -> list[Any]:
+    """(rows, k) as the receipt has it: a number for each row, or a list of them where there are several targets."""
+    return (numbers[:, 0] if numbers.shape[1] == 1 else numbers).tolist()
