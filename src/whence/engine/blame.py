@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from whence.errors import ModelError, WhenceError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_ADVICE = "Check the names, shapes and dtypes of the inputs."
+_INTEGERS = re.compile(r"\b(Long|Int|Short|Char|Byte|int(8|16|32|64)|uint8)\b")
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -57,7 +58,22 @@ def of_model(
     handed = ", ".join(f"{name} {_kind(value)}" for name, value in inputs.items())
     return ModelError(
         f"The model raised {type(error).__name__}{f' in {path!r}' if path else ''}: {said}\n"
-        f"  It was given {handed}. {_signature(model)}{advice or _ADVICE}"
+        f"  It was given {handed}. {_signature(model)}{advice or _advice(said, inputs)}"
+    )
+
+
+def _advice(said: str, inputs: Mapping[str, Any]) -> str:
+    """What to look at; where a model stumbles over whole numbers, what to do about them."""
+    whole = [
+        repr(name)
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+    ]
+    if not whole or not _INTEGERS.search(said) or "indices" in said:
+        return "Check the names, shapes and dtypes of the inputs."
+    return (
+        f"{' and '.join(whole)} holds integers; if they are features and no ids, give floating numbers: x.float(), or "
+        "array.astype(float)."
     )
 
 

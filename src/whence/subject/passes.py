@@ -31,7 +31,7 @@ from whence.errors import (
 )
 from whence.rules.ledger import Ledger
 from whence.rules.reveal_cancel import Parts, parts_of
-from whence.subject import targets
+from whence.subject import chance, targets
 from whence.subject.masks import last_real, padding_mask
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def _forward(
     flow.captures.tokens = getattr(plan.tell, "tokens", None)
     flow.captures.projections = getattr(plan.tell, "projections", False)
     rewind()
+    random = torch.get_rng_state()
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
@@ -183,6 +184,8 @@ def _forward(
     leaves = flow.sites.leaves
     facts = subject.measured
     if facts.score is None:
+        if chance.drawn_since(random):
+            chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
         facts.score, facts.index = score.detach(), index
         if not callable(subject.target) and (taken := targets.choice(output)) is not None:
             subject.record.overall["scores_from"] = taken
@@ -211,10 +214,9 @@ def _called(subject: Subject, handed: Mapping[str, Any], flow: Flow) -> Any:
 def _elsewhere(subject: Subject) -> str:
     """What to do about a model that takes the inputs and not what a method puts in their place."""
     rewind()
-    given = {name: _copied(value) for name, value in subject.inputs.items()}
     try:
-        with torch.no_grad(), Watch():
-            subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
+        with torch.no_grad():
+            _plain(subject, {})
     except Exception:
         return ""
     return (
@@ -227,10 +229,16 @@ def _elsewhere(subject: Subject) -> str:
 def _alone(subject: Subject, flow: Flow) -> None:
     """The model as it is, on what this pass gave it."""
     rewind()
-    leaves = {name: leaf for name, leaf in flow.sites.leaves.items() if subject.roles.get(name) == "value"}
-    given = {name: _copied(leaves.get(name, value)) for name, value in subject.inputs.items()}
-    with torch.enable_grad(), Watch():
-        subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
+    with torch.enable_grad():
+        _plain(subject, flow.sites.leaves)
+
+
+def _plain(subject: Subject, leaves: Mapping[str, Tensor]) -> Any:
+    """The model's output outside of any explanation, on these leaves in the place of values."""
+    put = {name: leaf for name, leaf in leaves.items() if subject.roles.get(name) == "value"}
+    given = {name: _copied(put.get(name, value)) for name, value in subject.inputs.items()}
+    with Watch():
+        return subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
 
 
 def _scored(subject: Subject, output: Any) -> Tensor:

@@ -1,0 +1,35 @@
+"""Models that draw random numbers although they are in eval mode, so that their score is another one each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from whence.errors import warn
+
+_ROUNDING = 1e-4  # of the largest score: an order that is drawn by lot changes no more than this
+
+
+def drawn_since(state: Tensor) -> bool:
+    """Whether anything was drawn from torch's generator."""
+    return not torch.equal(torch.get_rng_state(), state)
+
+
+def warn_of_chance(method: str, scores: Tensor, again: Callable[[], Tensor]) -> None:
+    """Warn if the model's scores change with what it draws: `again` gives those of another draw."""
+    with torch.no_grad():
+        other = again()
+    if other.shape != scores.shape:
+        return
+    apart = (other.double() - scores.detach().double()).abs().max()
+    size = torch.maximum(other.abs().max(), scores.detach().abs().max()).double()
+    if not bool(apart <= _ROUNDING * size):
+        warn(
+            f"{method}: the model draws random numbers in eval mode, and its scores change with them, by up to "
+            "{share} of the largest. What is explained is one draw, and a method that compares several passes "
+            "takes chance for an effect. Turn the noise off, or give the model a generator of its own that it seeds "
+            "anew in every call.",
+            share=float(apart / size),
+        )
