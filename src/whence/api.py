@@ -6,7 +6,6 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -42,6 +41,7 @@ from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
 from whence.subject import Record, Subject, baselines
 from whence.subject.targets import Output, read_target, several
+from whence.util.checks import check_choice, check_count, is_whole, not_allowed
 from whence.util.progress import steps
 from whence.util.terminal import say
 
@@ -339,21 +339,19 @@ def _named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any
 def _seeds(seed: Any, rows: int) -> tuple[int, ...]:
     given = seed.tolist() if hasattr(seed, "tolist") else seed
     seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
-    if len(seeds) != rows or not all(isinstance(s, Integral) and not isinstance(s, bool) for s in seeds):
-        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give an int, or one int for each of the {rows} rows.")
+    if len(seeds) != rows or not all(map(is_whole, seeds)):
+        raise not_allowed("seed", seed, f"an int, or one int for each of the {rows} rows")
     return tuple(map(int, seeds))
 
 
 def _check_options(
     facts: Mapping[str, Any], output: Any, rules: Any, unruled: Any, batch_size: Any, method: str
 ) -> None:
-    if output not in _OUTPUTS:
-        raise ParameterError(f"output={output!r} is not allowed.\n  Give one of {', '.join(map(repr, _OUTPUTS))}.")
+    check_choice("output", output, _OUTPUTS)
     if unruled not in (None, "error"):
-        raise ParameterError(f'unruled={unruled!r} is not allowed.\n  Give "error", or leave it out.')
-    whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
-    if batch_size is not None and (not whole or batch_size < 1):
-        raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
+        raise not_allowed("unruled", unruled, '"error", or leave it out')
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     if rules and not facts.get("propagates", True):
         raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
     if rules is not None and not isinstance(rules, Mapping):

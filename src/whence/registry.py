@@ -9,10 +9,11 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Generic, Literal, TypeVar
 
 from whence.errors import MethodError, ParameterError, did_you_mean, nearest
+from whence.util.checks import is_whole, not_allowed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +59,7 @@ class Parameter:
             fine, wanted = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value), "a number"
             value = float(value) if fine else value
         elif self.kind is int:
-            fine, wanted = isinstance(value, Integral) and not isinstance(value, bool), "a whole number"
+            fine, wanted = is_whole(value), "a whole number"
             value = int(value) if fine else value
         elif self.kind in (bool, str):
             fine, wanted = isinstance(value, self.kind), {bool: "True or False", str: "a string"}[self.kind]
@@ -67,7 +68,7 @@ class Parameter:
         if self.bounds is not None:
             fine, wanted = fine and self.bounds.allows(value), f"{wanted}, {self.bounds}"
         if not fine:
-            raise ParameterError(f"{owner}: {self.name}={value!r} is not allowed.\n  Give {wanted}.")
+            raise not_allowed(self.name, value, wanted, owner)
         return value
 
 

@@ -16,6 +16,7 @@ from whence.adapters.tokens import Long, Tokens
 from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, ModelError, ParameterError, TargetError, WhenceError, did_you_mean, nearest
+from whence.util.checks import check_choice
 
 TASKS = {  # the end of a class's name → what it does
     "ForSequenceClassification": "text-classification",
@@ -473,8 +474,7 @@ def wrap(
     >>> whence.explain(clf, "banana", method="gradient", target="yes").values.shape
     torch.Size([1, 3])
     """
-    if long not in ("error", "truncate", "window"):
-        raise ParameterError(f'long={long!r} is not allowed.\n  Give "error", "truncate" or "window".')
+    check_choice("long", long, ("error", "truncate", "window"))
     config = getattr(model, "config", None)
     named = labels if labels is not None else getattr(config, "id2label", None) or {}
     names = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))

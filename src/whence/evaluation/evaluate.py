@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from os import PathLike
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from whence.evaluation.removal import default
 from whence.evaluation.requests import Result
 from whence.evaluation.scheduler import Work
 from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.util.checks import check_count, is_whole, not_allowed
 from whence.util.progress import bar
 
 CHUNK = 32  # rows that are explained and perturbed together
@@ -111,13 +111,12 @@ def _with_operator(column: Column, case: Case) -> Column:
 
 def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
     label = isinstance(target, str) and isinstance(model, Wrapped) and target in model.labels.values()
-    whole = isinstance(target, Integral) and not isinstance(target, bool)
-    if not label and not whole and not (isinstance(target, str) and target in ("predicted", "label")):
-        raise TargetError(f'target={target!r} is not allowed.\n  Give "predicted", "label", or the number of a class.')
-    if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
-        raise ParameterError(f"batch_size={batch_size!r} is not allowed.\n  Give a whole number, at least 1.")
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**31:
-        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0 to 2³¹ − 1.")
+    if not label and not is_whole(target) and not (isinstance(target, str) and target in ("predicted", "label")):
+        raise not_allowed("target", target, '"predicted", "label", or the number of a class', error=TargetError)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    if not is_whole(seed) or not 0 <= int(seed) < 2**31:
+        raise not_allowed("seed", seed, "a whole number from 0 to 2³¹ − 1")
 
 
 def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, MethodError, ParameterError
+from whence.errors import InputError, MethodError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers, scores_or_error
 from whence.evaluation.answers.logits import of_cases
 from whence.evaluation.data import listed
@@ -22,6 +22,7 @@ from whence.evaluation.evaluate import evaluate
 from whence.evaluation.examples import Case, read_case
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
+from whence.util.checks import not_allowed
 from whence.util.files import Place, page_written, written
 from whence.util.terminal import say
 
@@ -131,11 +132,11 @@ def _controls(seed: int) -> dict[str, Any]:
 
 def _check(rows: Any, seconds: Any, seed: Any) -> None:
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 2:
-        raise ParameterError(f"rows={rows!r} is not allowed.\n  Give at least 2: one row shows no spread.")
+        raise not_allowed("rows", rows, "at least 2: one row shows no spread")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-        raise ParameterError(f"seconds={seconds!r} is not allowed.\n  Give a number above 0.")
+        raise not_allowed("seconds", seconds, "a number above 0")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31 - 9:
-        raise ParameterError(f"seed={seed!r} is not allowed.\n  Give a whole number from 0.")
+        raise not_allowed("seed", seed, "a whole number from 0")
 
 
 def _named(row: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from whence.errors import InputError, ParameterError, did_you_mean
 from whence.evaluation.examples import Case
 from whence.evaluation.imputation import imputed
 from whence.subject.named_baselines import blurred
+from whence.util.checks import not_allowed
 
 VALUES = ("zero", "mean", "black", "blur", "road")
 IDS = ("delete", "mask", "pad", "zero")
@@ -37,7 +38,7 @@ def check(case: Case, operator: Any) -> None:
             raise ParameterError(f"operator={operator!r} is no token of this model.\n  Give a token's id.")
         return
     if not isinstance(operator, str):
-        raise ParameterError(f"operator={operator!r} is not allowed.\n  Give a name, a number, a token's id, a tensor.")
+        raise not_allowed("operator", operator, "a name, a number, a token's id or a tensor")
     known = IDS if case.ids else VALUES
     if operator not in known:
         raise ParameterError(

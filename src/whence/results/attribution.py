@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, Said, shown
+from whence.util.checks import check_choice, not_allowed
 from whence.util.files import Place, page_written
 from whence.util.terminal import clean, say
 
@@ -137,10 +138,7 @@ class Attribution:
         "l2" is their length, "max_abs" the largest magnitude, "sum_abs" the sum of magnitudes; "sum" keeps the sign and
         completeness.
         """
-        if how not in _AGGREGATES:
-            raise ParameterError(
-                f"channels={how!r} is not allowed.\n  Give one of {', '.join(map(repr, _AGGREGATES))}."
-            )
+        check_choice("channels", how, _AGGREGATES)
         k = int(self.several)
 
         def aggregate(raw: Any, axis: Any) -> Any:
@@ -220,7 +218,7 @@ class Attribution:
         if not isinstance(self.values, Tensor) or self.several:
             raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
         if k < 1:
-            raise ParameterError(f"top({k}) is not allowed.\n  Give a whole number, at least 1.")
+            raise not_allowed("k", k, "a whole number, at least 1", "top")
         from whence.views.maps import maps
 
         return [part.strongest(k) for part in maps(self, len(self))]

@@ -12,6 +12,7 @@ from whence.engine.call import Call
 from whence.errors import ParameterError, nearest
 from whence.rules.lrp import Composite
 from whence.rules.lrp_weights import NUDGED, RULES, Divide, Weighted, at_least_zero
+from whence.util.checks import not_allowed
 
 Table = Mapping[str, Any]
 
@@ -43,7 +44,7 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
         raise _unknown(next(key for key in table if not isinstance(key, str)))
     add = table.pop("add", "proportional" if given == "orig" else "share")
     if add not in ("share", "proportional"):
-        raise ParameterError(f'composite={{"add": {add!r}}} is not allowed.\n  Give "share" or "proportional".')
+        raise not_allowed("composite", {"add": add}, '"share" or "proportional"')
     keys = sorted(table, key=_order)
     entries = [(key, *_entry(key, table[key], options)) for key in keys]
     _check_read(given, table, {**options, "stabilizer": stabilizer})

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from whence.engine.call import Call, swapped
 from whence.errors import ParameterError
+from whence.util.checks import not_allowed
 
 Pull = Callable[[Tensor], Tensor]
 Lost = dict[str, Tensor]  # by kind, like the output; its last axis may be summed already
@@ -321,7 +322,7 @@ def gamma(gamma: float = 0.25) -> Weighted:
 
 def at_least_zero(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ParameterError(f"{name}={value!r} is not allowed.\n  Give a number, at least 0.")
+        raise not_allowed(name, value, "a number, at least 0")
 
 
 def chefer() -> Weighted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from whence.errors import InputError, ParameterError, did_you_mean
 from whence.subject.masks import has_tokens, real_units
 from whence.subject.subject import Subject
+from whence.util.checks import is_whole, not_allowed
 from whence.util.keys import inputs_of
 
 NAMES = ("auto", "elements", "grid", "pixels", "tokens", "words")
@@ -72,13 +72,14 @@ def _numbers(subject: Subject, name: str, units: Any) -> Tensor:
     shape = subject.inputs[name].shape
     if isinstance(units, Tensor):
         return _given(subject, name, units)
-    if isinstance(units, Integral) and not isinstance(units, bool) and int(units) > 0:
+    if is_whole(units) and int(units) > 0:
         return _blocks(subject, name, int(units))
     if not isinstance(units, str):
-        raise ParameterError(
-            f"{subject.method}: units={units!r} is not allowed.\n  Give one of {', '.join(map(repr, NAMES))}, the side "
-            "of a block (at least 1), an integer tensor that numbers the units, or a dict by input name."
+        give = (
+            f"one of {', '.join(map(repr, NAMES))}, the side of a block (at least 1), an integer tensor that numbers "
+            "the units, or a dict by input name"
         )
+        raise not_allowed("units", units, give, subject.method)
     if units == "elements":
         return along(shape, range(1, len(shape)))
     if units == "grid":

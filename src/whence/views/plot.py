@@ -10,6 +10,7 @@ import torch
 
 from whence.errors import InputError, ParameterError
 from whence.results.attribution import Attribution
+from whence.util.checks import check_choice
 from whence.util.terminal import clean
 from whence.views import images, rows_html
 from whence.views.colours import BLUE, GREY, RED, share
@@ -147,8 +148,7 @@ def _image(a: Attribution, parts: list[Map], ax: Any, style: str = "overlay") ->
         "positive": lambda image, grid: images.one_side(image, grid, 1),
         "negative": lambda image, grid: images.one_side(image, grid, -1),
     }
-    if style not in styles:
-        raise ParameterError(f"style={style!r} is not allowed.\n  Give one of {', '.join(map(repr, styles))}.")
+    check_choice("style", style, styles)
     part = parts[0]
     image = a.image[part.row].expand(3, -1, -1)
     ax.imshow(styles[style](image, part.values).to(torch.uint8).numpy())

@@ -17,6 +17,7 @@ from whence.util.progress import steps
 # isort: off
 from whence.evaluation.axioms import sensitivity, sums, invariance, symmetry, continuity  # noqa: F401
 from whence.evaluation.axioms.toys import TOYS, Toy, seed_table
+from whence.util.checks import check_count, not_allowed
 
 __all__ = ["TOYS", "AxiomTable", "Cell", "Toy", "Witness", "axiom", "axioms", "properties", "seed_table"]
 
@@ -117,8 +118,6 @@ def _properties(only: Sequence[str] | None) -> list[str]:
 
 def _check(tolerance: Any, **numbers: Any) -> None:
     for name, value in numbers.items():
-        low = 0 if name == "seed" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ParameterError(f"axioms: {name}={value!r} is not allowed.\n  Give a whole number, at least {low}.")
+        check_count(name, value, 0 if name == "seed" else 1, "axioms")
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
-        raise ParameterError(f"axioms: tolerance={tolerance!r} is not allowed.\n  Give a number between 0 and 1.")
+        raise not_allowed("tolerance", tolerance, "a number between 0 and 1", "axioms")

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError
 from whence.evaluation.examples import Case
 from whence.evaluation.metrics import metric
 from whence.evaluation.requests import Result, View
+from whence.util.checks import not_allowed
 
 _FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
 
@@ -26,7 +27,7 @@ def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
     if not bool(gold.any()):
         return Result(float("nan"))
     if not isinstance(k, Sequence) or not k or not all(isinstance(n, int) and n > 0 for n in k):
-        raise ParameterError(f"rationale_f1: k={k!r} is not allowed.\n  Give whole numbers above 0.")
+        raise not_allowed("k", k, "whole numbers above 0", "rationale_f1")
     order = _ranked(view, scores.clamp(min=0))
     found = [f1(gold[order[:n]].sum().item(), min(n, len(order)), int(gold.sum())) for n in k]
     return Result(sum(found) / len(found), curve=([float(n) for n in k], found))

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from whence.errors import ParameterError
 from whence.evaluation.requests import View
+from whence.util.checks import not_allowed
 
 Output = Literal["probability", "log_probability", "logit"]
 Rounding = Literal["ceil", "floor", "nearest"]
@@ -26,7 +26,7 @@ def percents(k: Any, owner: str) -> list[float]:
     """Percentages as shares."""
     given = [k] if isinstance(k, int | float) else list(k) if isinstance(k, Sequence) and not isinstance(k, str) else []
     if not given or not all(isinstance(p, int | float) and 0 < p <= 100 for p in given):
-        raise ParameterError(f"{owner}: k={k!r} is not allowed.\n  Give percentages above 0, at most 100.")
+        raise not_allowed("k", k, "percentages above 0, at most 100", owner)
     return [p / 100 for p in given]
 
 

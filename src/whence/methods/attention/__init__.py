@@ -25,6 +25,7 @@ from whence.methods.attention.reading import readout as readout_of
 from whence.methods.attention.windows import moved
 from whence.registry import Bounds
 from whence.subject import Subject
+from whence.util.checks import not_allowed
 
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]
@@ -256,7 +257,7 @@ def _times(row: Tensor, a: Tensor) -> Tensor:
 def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
     """The read-out row through the layers, from the last to the one to start with."""
     if start_layer and start_layer >= max(sum(m.query == n.query for n in reading.maps) for m in reading.maps):
-        raise ParameterError(f"start_layer={start_layer} is not allowed.\n  Give a layer that the model has.")
+        raise not_allowed("start_layer", start_layer, "a layer that the model has")
     state: State = dict(readout_of(reading, where))
     at: Places = {m.query: m.query_at for m in reading.maps}
     for m in reversed(_from_layer(reading.maps, start_layer)):
@@ -337,9 +338,7 @@ def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -
 
 def _pick(maps: list[Map], layer: Any) -> Map:
     if not isinstance(layer, int) or isinstance(layer, bool) or not -len(maps) <= layer < len(maps):
-        raise ParameterError(
-            f'layer={layer!r} is not allowed.\n  Give "mean" or a layer from {-len(maps)} to {len(maps) - 1}.'
-        )
+        raise not_allowed("layer", layer, f'"mean" or a layer from {-len(maps)} to {len(maps) - 1}')
     return maps[layer]
 
 

@@ -20,11 +20,12 @@ from whence.engine.liveness import born_in_a_pass
 from whence.engine.trackers.modality import Stream, both, depth_of, stream_of
 from whence.engine.trackers.rows import place_of
 from whence.engine.trackers.tokens import LEARNED, NONE, Tokens, numbers_of
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError
 from whence.methods.attention.windows import places, spread, spread_pairs
 from whence.subject import Measured, Subject
 from whence.subject.masks import real_units
 from whence.subject.passes import Pass
+from whence.util.checks import not_allowed
 
 Reduce = Callable[["Map", Tensor, Tensor | None], Tensor]  # (rows, heads, q, k) and its gradient → (rows, …)
 _FUSED = "scaled_dot_product_attention"
@@ -492,10 +493,7 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     elif isinstance(where, int) and not isinstance(where, bool) and -real.shape[1] <= where < real.shape[1]:
         index = torch.full((len(real),), where % real.shape[1], device=real.device)
     else:
-        raise ParameterError(
-            f'readout={where!r} is not allowed.\n  Give "auto", "first", "last", "mean", or a position below '
-            f"{real.shape[1]}."
-        )
+        raise not_allowed("readout", where, f'"auto", "first", "last", "mean", or a position below {real.shape[1]}')
     return torch.nn.functional.one_hot(index, real.shape[1]).to(real)
 
 

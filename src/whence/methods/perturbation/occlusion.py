@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from whence.methods.perturbation.coalitions import Coalitions, Players, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
 from whence.subject.units import along, channel_axis, explained, places
+from whence.util.checks import is_whole, not_allowed
 
 _CHUNK = 1024  # windows at a time
 
@@ -162,12 +162,9 @@ def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[in
 def _sides(what: str, given: Any, axes: Sequence[int]) -> list[Any]:
     """What was given for each axis, or None."""
     sides = list(given) if isinstance(given, tuple | list) else [given] * len(axes)
-    whole = all(isinstance(s, Integral) and not isinstance(s, bool) and int(s) > 0 for s in sides)
+    whole = all(is_whole(s) and int(s) > 0 for s in sides)
     if len(sides) != len(axes) or not (whole or given is None):
-        raise ParameterError(
-            f"occlusion: {what}={given!r} is not allowed.\n"
-            f"  Give a whole number, at least 1, or a tuple of {len(axes)} of them."
-        )
+        raise not_allowed(what, given, f"a whole number, at least 1, or a tuple of {len(axes)} of them", "occlusion")
     return sides
 
 
