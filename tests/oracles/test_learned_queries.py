@@ -12,7 +12,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 import whence
-from tests.hf import ENDS, POSITION, SMALL, make
+from tests.support.hf import ENDS, POSITION, SMALL, make
 
 IMAGE = 59  # the id in whose places the learned tokens are put
 READ, QUERIES, LENGTH = 9, 4, 10
