@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
+import pkgutil
 import re
+import threading
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,67 +96,110 @@ class Entry(Generic[F]):
 
 
 class Registry(Mapping[str, Entry[F]]):
-    """Names to entries. Case, hyphens, spaces and underscores of a name do not matter, and entries may have aliases."""
+    """Names to entries. Case, hyphens, spaces and underscores of a name do not matter, and entries may have aliases.
 
-    def __init__(self, noun: str) -> None:
+    With a `package`, the first use of the contents imports every module in it, so that each registers what it defines.
+    """
+
+    def __init__(self, noun: str, package: str | None = None) -> None:
         self._noun = noun
+        self._package = package
+        self._loaded, self._loading, self._lock = package is None, False, threading.RLock()
         self._entries: dict[str, Entry[F]] = {}
-        self._known: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by how a word sounds: its name, what else it says
-        self.aliases: dict[str, str] = {}  # other words for an entry
+        self._known: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by how a word sounds: name, the alias's parameters
+        self._aliases: dict[str, str] = {}
+        self._order: dict[str, float] = {}
 
     def register(
-        self, name: str, *, paper: str = "", aliases: Sequence[str] | Mapping[str, Mapping[str, Any]] = (), **facts: Any
-    ) -> Callable[[F], F]:
+        self, name: str, *, paper: str = "", aliases: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+        order: float = math.inf, **facts: Any,
+    ) -> Callable[[F], F]:  # fmt: skip
         """Decorate a function: its keyword-only parameters are the schema, its docstring opens with the description.
 
-        `aliases` are other usual names, or a dict from such a name to the parameters that it stands for.
+        `aliases` are other usual names, or a dict from such a name to the parameters that it stands for. Entries are
+        listed by `order`, those of one module as they stand there; without it they come last.
         """
         others = aliases if isinstance(aliases, Mapping) else {word: {} for word in aliases}
 
         def decorate(function: F) -> F:
+            if not str(getattr(function, "__module__", "")).startswith(f"{self._package}."):
+                self._load()  # what comes from elsewhere comes after, and may not take a name
             for word in (name, *others):
-                if word in self:
+                if self._has(word):
                     raise ValueError(f"There is a {self._noun} {word!r} already.")
             doc = inspect.getdoc(function) or ""
             first = " ".join(doc.split("\n\n")[0].split())
             self._entries[name] = Entry(name, function, first, paper, _parameters(function), facts)
             self._known[sound(name)] = (name, {})
+            self._order[name] = order
             for word, params in others.items():
                 self._known[sound(word)] = (name, params)
-                self.aliases[word] = name
+                self._aliases[word] = name
             return function
 
         return decorate
+
+    def _load(self) -> None:
+        """Import the package's modules once, and list what they registered in its order."""
+        if self._loaded:
+            return
+        with self._lock:
+            if self._loaded or self._loading:  # a module that is being imported sees what there is so far
+                return
+            self._loading = True
+            try:
+                package = importlib.import_module(str(self._package))
+                for module in pkgutil.walk_packages(package.__path__, f"{self._package}."):
+                    importlib.import_module(module.name)
+            finally:
+                self._loading = False
+            place = {name: (self._order[name], entry.function.__module__) for name, entry in self._entries.items()}
+            self._entries = {name: self._entries[name] for name in sorted(self._entries, key=place.__getitem__)}
+            self._aliases = dict(sorted(self._aliases.items(), key=lambda alias: place[alias[1]]))
+            self._loaded = True
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other words for entries."""
+        self._load()
+        return self._aliases
 
     def __getitem__(self, name: str) -> Entry[F]:
         return self._entries[self.resolve(name)[0]]
 
     def resolve(self, name: Any) -> tuple[str, dict[str, Any]]:
         """The name of an entry that is given by its name or an alias, and the parameters that the alias stands for."""
+        self._load()
         known = self._known.get(sound(name)) if isinstance(name, str) else None
         if known is None or known[0] not in self._entries:
-            words = [*self._entries, *self.aliases]
+            words = [*self._entries, *self._aliases]
             advice = nearest(str(name).lower(), words) or did_you_mean(str(name), self._entries)
             raise MethodError(f"There is no {self._noun} {name!r}. {advice}")
         return known[0], dict(known[1])
 
     def label(self, name: str) -> str:
         """What a line of a table is called: the entry's own name, unless an alias says more than that."""
-        found, params = self.resolve(name)
-        return name if params else found
+        own, params = self.resolve(name)
+        return name if params else own
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._known.get(sound(name), ("",))[0] in self._entries
+        self._load()
+        return isinstance(name, str) and self._has(name)
+
+    def _has(self, name: str) -> bool:
+        return self._known.get(sound(name), ("",))[0] in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        self._load()
         return iter(self._entries)
 
     def __len__(self) -> int:
+        self._load()
         return len(self._entries)
 
     def __repr__(self) -> str:
-        width = max(map(len, self._entries), default=0)
-        return "\n".join(f"{name:<{width}}  {entry.description}" for name, entry in self._entries.items())
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:<{width}}  {entry.description}" for name, entry in self.items())
 
 
 def sound(word: str) -> str:

@@ -23,6 +23,7 @@ _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_re
 @method(
     "deeplift",
     paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685",
+    order=50,
     reference=True,
     several=True,
     complete="exactly",
@@ -41,6 +42,7 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
 @method(
     "deepshap",
     paper="Lundberg & Lee 2017, arXiv:1705.07874",
+    order=50,
     aliases=("deeplift_shap", "deep_explainer"),
     reference=True,
     several=True,

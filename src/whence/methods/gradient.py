@@ -18,6 +18,7 @@ EVERYWHERE: dict[str, Rule] = {"*": derivative}
 @method(
     "gradient",
     paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034",
+    order=10,
     aliases=("saliency", "saliency_map", "vanilla_gradient", "grad"),
     slope=True,
 )
@@ -41,6 +42,7 @@ def gradient(
 @method(
     "input_x_gradient",
     paper="Shrikumar et al. 2016, arXiv:1605.01713",
+    order=10,
     aliases=("ixg", "gradient_x_input", "grad_x_input", "gradient_times_input"),
 )
 def input_x_gradient(subject: Subject) -> dict[str, Tensor]:

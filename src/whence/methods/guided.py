@@ -42,7 +42,13 @@ def _table(relu: Rule, leaky: Rule, smooth: Rule) -> dict[str, Rule]:
     return {"relu": relu, "relu6": relu, "leaky_relu": leaky, **dict.fromkeys(_SMOOTH, smooth), "max": derivative}
 
 
-@method("deconvnet", paper="Zeiler & Fergus 2014, arXiv:1311.2901", aliases=("deconv", "deconvolution"), slope=True)
+@method(
+    "deconvnet",
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+    order=30,
+    aliases=("deconv", "deconvolution"),
+    slope=True,
+)
 def deconvnet(subject: Subject) -> dict[str, Tensor]:
     """The gradient in which a ReLU passes every positive signal, m·1[m>0], and ignores its own forward value."""
     return subject.run(_table(positive_signal, positive_signal, positive_signal)).pull()
@@ -51,6 +57,7 @@ def deconvnet(subject: Subject) -> dict[str, Tensor]:
 @method(
     "guided_backprop",
     paper="Springenberg et al. 2015, arXiv:1412.6806",
+    order=30,
     aliases=("gbp", "guided_backpropagation"),
     slope=True,
 )

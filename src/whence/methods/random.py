@@ -10,7 +10,7 @@ from whence.subject import Subject
 from whence.subject.noise import gaussian
 
 
-@method("random", paper="", propagates=False)
+@method("random", paper="", order=900, propagates=False)
 def random(subject: Subject) -> dict[str, Tensor]:
     """Independent standard normal numbers, the same for the same seed: what an uninformed explanation looks like."""
     pinned = subject.pinned()

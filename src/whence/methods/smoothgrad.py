@@ -20,6 +20,7 @@ from whence.util.progress import steps
 @method(
     "smoothgrad",
     paper="Smilkov et al. 2017, arXiv:1706.03825",
+    order=20,
     aliases=("sg", "smooth_gradient", "noise_tunnel"),
     slope=True,
 )

@@ -13,7 +13,7 @@ from whence.evaluation.axioms.table import Finding
 _STEPS, _HALVINGS, _SUSPECTS = 16, 12, 2
 
 
-@axiom("continuity", short="continuous", paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685")
+@axiom("continuity", order=50, short="continuous", paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685")
 def continuity(ask: Asker) -> Finding:
     """Attributions do not jump where the score is continuous.
 

@@ -15,7 +15,12 @@ _EQUAL = 1e-5  # of the largest score, in float32 and finer
 _ASIDE = 1e-3  # of the way to the baseline
 
 
-@axiom("implementation_invariance", short="impl. invariant", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom(
+    "implementation_invariance",
+    order=30,
+    short="impl. invariant",
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+)
 def implementation_invariance(ask: Asker) -> Finding:
     """Two networks that compute the same function get the same attributions.
 

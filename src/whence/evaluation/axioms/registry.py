@@ -13,7 +13,7 @@ from whence.evaluation.axioms.table import Finding, Verdict, Witness
 from whence.registry import Registry
 
 Property = Callable[[Asker], Finding]
-properties: Registry[Property] = Registry("property")
+properties: Registry[Property] = Registry("property", package=__package__)
 axiom = properties.register
 
 _SHOWN = 16  # numbers of an input in a witness

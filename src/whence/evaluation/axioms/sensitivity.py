@@ -16,7 +16,7 @@ _CHANGE = 1e-4  # of the largest score counts as another prediction
 _DRAWS = 16
 
 
-@axiom("sensitivity_a", short="sensitivity a", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom("sensitivity_a", order=10, short="sensitivity a", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
 def sensitivity_a(ask: Asker) -> Finding:
     """Where input and baseline differ in one feature only and the scores differ, that feature gets something.
 
@@ -56,7 +56,7 @@ def one_apart(case: Case) -> tuple[Points, Tensor]:
     return together(found), torch.tensor(units, device=case.rows.x.device)
 
 
-@axiom("sensitivity_b", short="sensitivity b", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom("sensitivity_b", order=10, short="sensitivity b", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
 def sensitivity_b(ask: Asker) -> Finding:
     """A feature on which the score does not depend gets 0 (specificity, dummy).
 
@@ -68,7 +68,7 @@ def sensitivity_b(ask: Asker) -> Finding:
     return max([*found, *_deaf(ask), *_own(ask)], key=lambda finding: finding.number or 0.0)
 
 
-@axiom("sensitivity_b_cancelling", short="b, cancelling")
+@axiom("sensitivity_b_cancelling", order=10, short="b, cancelling")
 def sensitivity_b_cancelling(ask: Asker) -> Finding:
     """The same for features that are used, in parts which cancel: relu(d) − relu(d)."""
     return _idle(ask, "in parts that cancel")

@@ -14,7 +14,7 @@ from whence.util.stats import score_scale
 _UP, _DOWN = ((2.0, 0.5),), ((1.0, -2.0), (-1.5, -0.5))
 
 
-@axiom("completeness", short="complete", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom("completeness", order=20, short="complete", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
 def completeness(ask: Asker) -> Finding:
     """Attributions add up to the difference of the scores, Σφ = f(x) − f(x').
 
@@ -27,13 +27,13 @@ def completeness(ask: Asker) -> Finding:
     return worst(ask, violation, points, lambda p: f"the sum is {total[p]:.4g}, the score moves by {change[p]:.4g}")
 
 
-@axiom("linearity", short="linear", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom("linearity", order=20, short="linear", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
 def linearity(ask: Asker) -> Finding:
     """φ(a·f + b·g) = a·φ(f) + b·φ(g), for positive a and b; g is another target, or a random network."""
     return _combined(ask, _UP)
 
 
-@axiom("linearity_negative", short="linear, negative")
+@axiom("linearity_negative", order=20, short="linear, negative")
 def linearity_negative(ask: Asker) -> Finding:
     """The same with negative coefficients."""
     return _combined(ask, _DOWN)

@@ -16,7 +16,7 @@ from whence.evaluation.axioms.table import Finding
 _PAIRS = 3  # in each row
 
 
-@axiom("symmetry", short="symmetric", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
+@axiom("symmetry", order=40, short="symmetric", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
 def symmetry(ask: Asker) -> Finding:
     """Two features that may be swapped, equal in the input and equal in the baseline, get the same.
 

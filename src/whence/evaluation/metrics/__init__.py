@@ -14,12 +14,5 @@ from whence.registry import Registry
 
 Asking = Generator[list[Any], list[Any], Result]
 Metric = Callable[..., Any]  # (view, *, …) → a Result, or a generator of requests that returns one
-metrics: Registry[Metric] = Registry("metric")
+metrics: Registry[Metric] = Registry("metric", package=__name__)
 metric = metrics.register
-
-# each registers itself, in the order in which they are listed
-# isort: off
-from whence.evaluation.metrics import removal, curves, perturbation, road  # noqa: E402, F401
-from whence.evaluation.metrics import infidelity, sensitivity, randomisation, completeness  # noqa: E402, F401
-from whence.evaluation.metrics import erasure  # noqa: E402, F401
-from whence.evaluation.metrics import segmentation, pointing, rationales  # noqa: E402, F401

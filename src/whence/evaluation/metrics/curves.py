@@ -13,7 +13,11 @@ Steps = Annotated[int, Bounds(low=1)]
 
 
 @metric(
-    "deletion", paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421", better="lower", operators=("mask", "pad", "zero")
+    "deletion",
+    order=20,
+    paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
+    better="lower",
+    operators=("mask", "pad", "zero"),
 )
 def deletion(
     view: View, *, steps: Steps = 20, operator: Any = None, output: Output = "probability", absolute: bool = False
@@ -24,6 +28,7 @@ def deletion(
 
 @metric(
     "insertion",
+    order=20,
     paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
     better="higher",
     operators=("mask", "pad", "blur"),

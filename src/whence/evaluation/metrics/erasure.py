@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PAPER = "Serrano & Smith 2019, arXiv:1906.03731"
 
 
-@metric("erasure_single", paper=_PAPER, better="higher", of="tokens", needs=("attention",))
+@metric("erasure_single", order=90, paper=_PAPER, better="higher", of="tokens", needs=("attention",))
 def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> Asking:
     """JS(p, q without the highest-ranked weight) − JS(p, q without a random other one), in nats.
 
@@ -46,7 +46,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     return Result(top - rest, parts)
 
 
-@metric("erasure_set", paper=_PAPER, better="lower", of="tokens", needs=("attention",))
+@metric("erasure_set", order=90, paper=_PAPER, better="lower", of="tokens", needs=("attention",))
 def erasure_set(
     view: View, *, layers: Any = "all", heads: Any = "all", never: Literal["drop", "one"] = "one"
 ) -> Asking:

@@ -16,7 +16,7 @@ Samples = Annotated[int, Bounds(low=1)]
 
 
 @metric(
-    "infidelity", paper="Yeh et al. 2019, arXiv:1901.09392", better="lower",
+    "infidelity", order=50, paper="Yeh et al. 2019, arXiv:1901.09392", better="lower",
     operators=("mask", "pad", "delete", "mean"),
 )  # fmt: skip
 def infidelity(

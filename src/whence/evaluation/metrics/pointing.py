@@ -7,7 +7,14 @@ from whence.evaluation.metrics.segmentation import on_mask
 from whence.evaluation.requests import Result, View
 
 
-@metric("pointing_game", paper="Zhang et al. 2018, arXiv:1608.00507", better="higher", of="images", needs=("mask",))
+@metric(
+    "pointing_game",
+    order=110,
+    paper="Zhang et al. 2018, arXiv:1608.00507",
+    better="higher",
+    of="images",
+    needs=("mask",),
+)
 def pointing_game(view: View, *, ignore: int = 255) -> Result:
     """Whether the highest pixel lies on the object; rows with an empty mask do not count."""
     scores, gold, _ = on_mask(view, ignore)

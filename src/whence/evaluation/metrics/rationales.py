@@ -17,7 +17,7 @@ from whence.util.checks import not_allowed
 _FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
 
 
-@metric("rationale_f1", paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)
+@metric("rationale_f1", order=120, paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)
 def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
     """F1 of the k highest words against the marked ones, mean over k = 5, 10 … 80; a row without marks does not count.
 
@@ -33,7 +33,7 @@ def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
     return Result(sum(found) / len(found), curve=([float(n) for n in k], found))
 
 
-@metric("rationale_ap", paper="DeYoung et al. 2020, arXiv:1911.03429", **_FACTS)
+@metric("rationale_ap", order=120, paper="DeYoung et al. 2020, arXiv:1911.03429", **_FACTS)
 def rationale_ap(view: View) -> Result:
     """Average precision of the words' scores against the marked ones; a row without marks does not count."""
     from whence.evaluation.metrics.segmentation import average_precision

@@ -14,7 +14,11 @@ _K = (1, 5, 10, 20, 50)
 
 
 @metric(
-    "comprehensiveness", paper="DeYoung et al. 2020, arXiv:1911.03429", better="higher", operators=("delete", "mean")
+    "comprehensiveness",
+    order=10,
+    paper="DeYoung et al. 2020, arXiv:1911.03429",
+    better="higher",
+    operators=("delete", "mean"),
 )
 def comprehensiveness(
     view: View, *, k: Any = _K, operator: Any = None, output: Output = "probability", absolute: bool = False,
@@ -26,7 +30,9 @@ def comprehensiveness(
     return Result(fmean(drops), curve=([0, *shares], [0.0, *drops]))
 
 
-@metric("sufficiency", paper="DeYoung et al. 2020, arXiv:1911.03429", better="lower", operators=("delete", "mean"))
+@metric(
+    "sufficiency", order=10, paper="DeYoung et al. 2020, arXiv:1911.03429", better="lower", operators=("delete", "mean")
+)
 def sufficiency(
     view: View, *, k: Any = _K, operator: Any = None, output: Output = "probability", absolute: bool = False,
     rounding: Rounding = "ceil",
@@ -38,8 +44,8 @@ def sufficiency(
 
 
 @metric(
-    "log_odds", paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685; Qiang et al. 2022", better="lower",
-    operators=("mask", "pad", "delete", "mean"),
+    "log_odds", order=10, paper="Shrikumar, Greenside & Kundaje 2017, arXiv:1704.02685; Qiang et al. 2022",
+    better="lower", operators=("mask", "pad", "delete", "mean"),
 )  # fmt: skip
 def log_odds(
     view: View, *, k: Any = 20, operator: Any = None, absolute: bool = False, rounding: Rounding = "ceil"
@@ -50,7 +56,7 @@ def log_odds(
     return Result(-fmean(drops))
 
 
-@metric("aopc", paper="Samek et al. 2017, arXiv:1509.06321", better="higher", operators=("delete", "mean"))
+@metric("aopc", order=10, paper="Samek et al. 2017, arXiv:1509.06321", better="higher", operators=("delete", "mean"))
 def aopc(
     view: View, *, k: Any = (10, 20, 30, 40, 50, 60, 70, 80, 90), operator: Any = None,
     output: Output = "probability", absolute: bool = False, rounding: Rounding = "nearest",

@@ -15,7 +15,7 @@ _PAPER = "Chefer, Gur & Wolf 2021, arXiv:2012.09838"
 _FACTS: dict[str, Any] = {"paper": _PAPER, "better": "higher", "of": "images", "needs": ("mask",)}
 
 
-@metric("segmentation_accuracy", **_FACTS, combine=lambda sums: _share(sums))
+@metric("segmentation_accuracy", order=100, **_FACTS, combine=lambda sums: _share(sums))
 def segmentation_accuracy(view: View, *, ignore: int = 255) -> Result:
     """The share of all labelled pixels on the right side: above the map's own mean is the object."""
     found, gold = _sides(view, ignore)
@@ -23,7 +23,7 @@ def segmentation_accuracy(view: View, *, ignore: int = 255) -> Result:
     return Result(_share(counts), counts)
 
 
-@metric("segmentation_iou", **_FACTS, combine=lambda sums: _iou(sums))
+@metric("segmentation_iou", order=100, **_FACTS, combine=lambda sums: _iou(sums))
 def segmentation_iou(view: View, *, ignore: int = 255) -> Result:
     """Mean over object and background of intersection over union, both summed over the data set."""
     found, gold = _sides(view, ignore)
@@ -34,7 +34,7 @@ def segmentation_iou(view: View, *, ignore: int = 255) -> Result:
     return Result(_iou(counts), counts)
 
 
-@metric("segmentation_ap", **_FACTS)
+@metric("segmentation_ap", order=100, **_FACTS)
 def segmentation_ap(view: View, *, ignore: int = 255) -> Result:
     """Average precision of [1 − R, R] against [background, object], flattened together; mean over images."""
     whole, gold, labelled = _map(view, ignore)

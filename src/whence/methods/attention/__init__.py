@@ -49,6 +49,7 @@ def needs_attention(**facts: Any) -> dict[str, Any]:
     "raw_attention",
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",
     aliases=("attention", "attention_weights"),
+    order=80,
     **needs_attention(),
 )
 def raw_attention(
@@ -63,7 +64,13 @@ def raw_attention(
     return _first_is_zero(one_layer(reading, layer, readout, preset), preset)
 
 
-@method("rollout", paper="Abnar & Zuidema 2020, arXiv:2005.00928", aliases=("attention_rollout",), **needs_attention())
+@method(
+    "rollout",
+    paper="Abnar & Zuidema 2020, arXiv:2005.00928",
+    aliases=("attention_rollout",),
+    order=80,
+    **needs_attention(),
+)
 def rollout(
     subject: Subject, *, normalize: bool = True, start_layer: Start = 0, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -75,7 +82,7 @@ def rollout(
     return _first_is_zero(through(reading, with_residual(normalize), start_layer, readout, preset), preset)
 
 
-@method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", **needs_attention())
+@method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", order=80, **needs_attention())
 def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
@@ -92,7 +99,13 @@ def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tens
 # ---- maps and their gradients ----
 
 
-@method("generic_attention", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679", aliases=("gae",), **needs_attention())
+@method(
+    "generic_attention",
+    paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
+    aliases=("gae",),
+    order=80,
+    **needs_attention(),
+)
 def generic_attention(
     subject: Subject, *, identity: bool = True, readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -111,7 +124,13 @@ def generic_attention(
     return through(reading, step, 0, readout, preset)
 
 
-@method("attention_gradients", paper="Barkan et al. 2021, arXiv:2204.11073", aliases=("attgrads",), **needs_attention())
+@method(
+    "attention_gradients",
+    paper="Barkan et al. 2021, arXiv:2204.11073",
+    aliases=("attgrads",),
+    order=80,
+    **needs_attention(),
+)
 def attention_gradients(
     subject: Subject, *, combine: Literal["product", "sum"] = "product", readout: Any = "auto"
 ) -> dict[str, Tensor]:
@@ -122,7 +141,7 @@ def attention_gradients(
     return one_layer(reading, "sum", readout)
 
 
-@method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **needs_attention())
+@method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", order=80, **needs_attention())
 def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
     """One layer's attention times its gradient, E_h(a ⊙ ∂f/∂a), at the read-out row.
 
@@ -131,13 +150,13 @@ def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "a
     return one_layer(Reading(subject, _product, gradient=True).run(), layer, readout)
 
 
-@method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", **needs_attention())
+@method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", order=80, **needs_attention())
 def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
     """One layer's gradient by its attention, E_h(∂f/∂a), at the read-out row."""
     return one_layer(Reading(subject, lambda m, a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
 
 
-@method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", **needs_attention())
+@method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", order=80, **needs_attention())
 def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real") -> dict[str, Tensor]:
     """The mean over layers, heads and query rows of a ⊙ ReLU(g); `axis` is the one that is averaged away.
 
@@ -156,7 +175,13 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     return on_inputs(reading, {stream: value / count[stream] for stream, value in total.items()}, at)
 
 
-@method("attention_gradcam", paper="Selvaraju et al. 2017, arXiv:1610.02391", aliases=("gradcam",), **needs_attention())
+@method(
+    "attention_gradcam",
+    paper="Selvaraju et al. 2017, arXiv:1610.02391",
+    aliases=("gradcam",),
+    order=80,
+    **needs_attention(),
+)
 def attention_gradcam(
     subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None
 ) -> dict[str, Tensor]:
@@ -175,7 +200,7 @@ def attention_gradcam(
 # ---- hidden states ----
 
 
-@method("cat", paper="Qiang et al. 2022, AttCAT", **needs_attention())
+@method("cat", paper="Qiang et al. 2022, AttCAT", order=80, **needs_attention())
 def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
     """Class activation tokens: Σ over layers of the hidden states that enter them times their gradients, Σ_h ∇h ⊙ h.
 
@@ -185,7 +210,7 @@ def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
     return _activations(reading, None, preset)
 
 
-@method("attcat", paper="Qiang et al. 2022, AttCAT", **needs_attention())
+@method("attcat", paper="Qiang et al. 2022, AttCAT", order=80, **needs_attention())
 def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> dict[str, Tensor]:
     """Class activation tokens of each layer, weighted by the attention that each token receives there on average.
 

@@ -33,6 +33,7 @@ KINKS = frozenset(  # families whose derivative jumps
 @method(
     "integrated_gradients",
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    order=40,
     aliases=("ig",),
     reference=True,
     several=True,
@@ -61,6 +62,7 @@ def integrated_gradients(
 @method(
     "path_integrated_gradients",
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    order=40,
     aliases=("path_ig",),
     complete=True,
 )
@@ -92,6 +94,7 @@ def path_integrated_gradients(
 @method(
     "expected_gradients",
     paper="Erion et al. 2021, arXiv:1906.10670",
+    order=40,
     aliases=("eg", "gradient_shap", "grad_shap"),
     reference=True,
     several=True,

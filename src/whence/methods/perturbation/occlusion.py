@@ -26,6 +26,7 @@ _CHUNK = 1024  # windows at a time
 @method(
     "leave_one_out",
     paper="Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
+    order=120,
     aliases=("loo", "ablation", "feature_ablation"),
     propagates=False,
     reference=True,
@@ -44,6 +45,7 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> dict[str, Tensor]
 @method(
     "occlusion",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+    order=120,
     aliases=("sliding_window",),
     propagates=False,
     reference=True,

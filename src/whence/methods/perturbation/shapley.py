@@ -18,6 +18,7 @@ from whence.subject.noise import generator
 @method(
     "shapley",
     paper="Shapley 1953; sampled as in Castro, Gómez & Tejada 2009, doi:10.1016/j.cor.2008.04.004",
+    order=130,
     aliases=("shapley_values", "shapley_value_sampling"),
     propagates=False,
     reference=True,

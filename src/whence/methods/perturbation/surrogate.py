@@ -19,6 +19,7 @@ from whence.subject.noise import generator
 @method(
     "kernel_shap",
     paper="Lundberg & Lee 2017, arXiv:1705.07874; pairs as in Covert & Lee 2021, arXiv:2012.01536",
+    order=140,
     aliases=("shap",),
     propagates=False,
     reference=True,
@@ -43,7 +44,14 @@ def kernel_shap(
     return game.spread(found, shared=True)
 
 
-@method("lime", paper="Ribeiro, Singh & Guestrin 2016, arXiv:1602.04938", propagates=False, reference=True, at=False)
+@method(
+    "lime",
+    paper="Ribeiro, Singh & Guestrin 2016, arXiv:1602.04938",
+    order=140,
+    propagates=False,
+    reference=True,
+    at=False,
+)
 def lime(
     subject: Subject,
     *,

@@ -10,7 +10,7 @@ from whence.methods.relevance.passes import Positions, relevance_pass
 from whence.subject import Subject
 
 
-@method("attnlrp", paper="Achtibat et al. 2024, arXiv:2402.05602")
+@method("attnlrp", paper="Achtibat et al. 2024, arXiv:2402.05602", order=70)
 def attnlrp(subject: Subject, *, positions: Positions = "token") -> dict[str, Tensor]:
     """Products share evenly, elementwise functions take y/x, norms hold their scale, softmax takes its derivative.
 
@@ -19,7 +19,7 @@ def attnlrp(subject: Subject, *, positions: Positions = "token") -> dict[str, Te
     return _relevance(subject, positions)
 
 
-@method("cp_lrp", paper="Ali et al. 2022, arXiv:2202.07304")
+@method("cp_lrp", paper="Ali et al. 2022, arXiv:2202.07304", order=70)
 def cp_lrp(subject: Subject, *, positions: Positions = "token") -> dict[str, Tensor]:
     """AttnLRP with attention and gates held constant: all relevance goes through the values."""
     return _relevance(subject, positions)

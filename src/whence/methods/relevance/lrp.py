@@ -30,6 +30,7 @@ _COMPOSITES = {f"lrp_{short}": {"composite": name} for short, name in {
 @method(
     "lrp",
     paper="Bach et al. 2015, doi:10.1371/journal.pone.0130140; Chefer, Gur & Wolf 2021, arXiv:2012.09838",
+    order=60,
     nothing=_NOTHING,
     aliases=_COMPOSITES,
 )

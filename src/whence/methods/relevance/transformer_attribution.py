@@ -16,7 +16,7 @@ Weight = Literal["gradient", "attention"] | None
 Blocks = Literal["all", "last", "first"]
 
 
-@method("partial_lrp", paper="Voita et al. 2019, arXiv:1905.09418", **needs_attention())
+@method("partial_lrp", paper="Voita et al. 2019, arXiv:1905.09418", order=110, **needs_attention())
 def partial_lrp(
     subject: Subject, *, composite: Any = "chefer", positive: bool = False, layer: Any = -1, readout: Any = "auto"
 ) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def partial_lrp(
     return one_layer(reading, layer, readout)
 
 
-@method("transformer_attribution", paper="Chefer, Gur & Wolf 2021, arXiv:2012.09838", **needs_attention())
+@method("transformer_attribution", paper="Chefer, Gur & Wolf 2021, arXiv:2012.09838", order=110, **needs_attention())
 def transformer_attribution(
     subject: Subject, *, weight: Weight = "gradient", blocks: Blocks = "all", normalize: bool = False,
     start_layer: Start = 0, composite: Any = "chefer", readout: Any = "auto",
