@@ -234,7 +234,9 @@ def scores(output: Any, target: Target, space: Output, rows: int, real: Tensor |
     if len(logits) != rows:
         raise ModelError(
             f"The model's output has {len(logits)} rows for {rows} rows of input.\n"
-            "  Rows are the first dimension; give target= a function from the output to one score per row."
+            "  Rows are the first dimension of every explained input and of the output. Where a model takes one input "
+            "packed (the patches of all images one under another), give a module around it that takes rows and packs "
+            "them, or target= a function from the output to one score per row."
         )
     spans = [output.get(key) for key in ("start_logits", "end_logits")] if isinstance(output, Mapping) else []
     if real is not None and any(logits is span for span in spans) and real.shape == logits.shape:
