@@ -15,7 +15,7 @@ import whence
 from tests.support.hf import FAMILIES, Family, image, of, text
 from tests.support.models import CASES, Mlp, ResidualCnn, close
 from whence.engine.scope import scope
-from whence.subject import baselines
+from whence.subject import at_baseline, baselines
 
 RULES = ("rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel")
 
@@ -480,9 +480,9 @@ def test_subjects_of_references_have_one_row_where_one_serves_all() -> None:
     whole = {**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])}
     for given, rows in ((inputs, 2), (whole, 1)):
         subject = adapt(family.build("sdpa"), given, method="deeplift")
-        subject = replace(subject, baseline=baselines.read(subject, 0.0), seeds=(0, 0))
+        subject = replace(subject, baselines=baselines.parse(subject, 0.0), seeds=(0, 0))
         with scope(subject.root):
-            assert baselines.recorded(subject).rows == rows
+            assert at_baseline.reference(subject, subject.baselines[0]).rows == rows
 
 
 # ---- what a reviewer found ----

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import whence
-from tests.support.engine import EVERY, REFERENCE, gap, run, subject
+from tests.support.engine import EVERY, REFERENCE, as_inputs, gap, run, subject
 from tests.support.hf import FAMILIES
 from tests.support.models import CASES, close
 from whence.engine.scope import scope
-from whence.subject import baselines
 
 
 def g(*shape: int, seed: int = 0) -> Tensor:
@@ -189,7 +188,7 @@ def test_text_models_with_embeddings_as_reference() -> None:
 def replay(model: Any, x: Any, baseline: Any) -> whence.subject.passes.Pass:
     made = subject(model, x)
     with scope(made.root):
-        return made.run(REFERENCE, reference=baselines.referred(made, baseline))
+        return made.run(REFERENCE, reference=as_inputs(made, baseline))
 
 
 def test_a_branch_that_flips_is_named() -> None:
@@ -245,12 +244,12 @@ def test_one_reference_row_serves_many_and_is_recorded_again_where_rows_are_mixe
     for model, recordings in ((keeps_rows, 1), (joins_rows, 2)):
         made = subject(model, X)
         with scope(None):
-            reference = baselines.referred(made, row)
+            reference = as_inputs(made, row)
             assert reference.rows == 1
             before = made.record.forwards
             shared = made.run(REFERENCE, reference=reference).pull()["input"]
             assert made.record.forwards - before == recordings + 1
-            full = made.run(REFERENCE, reference=baselines.referred(made, row.expand(3, 8).clone())).pull()["input"]
+            full = made.run(REFERENCE, reference=as_inputs(made, row.expand(3, 8).clone())).pull()["input"]
         close(shared, full, 1e-12)
 
 
@@ -258,7 +257,7 @@ def test_several_references_are_a_loop() -> None:
     model, x = CASES["mlp_functional"].make()
     made = subject(model, x)
     with scope(made.root):
-        each = [made.run(REFERENCE, reference=baselines.referred(made, s)).pull()["input"] for s in (0, 0.5)]
+        each = [made.run(REFERENCE, reference=as_inputs(made, s)).pull()["input"] for s in (0, 0.5)]
     assert not torch.equal(each[0], each[1])
 
 

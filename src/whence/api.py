@@ -39,7 +39,8 @@ from whence.results.caveats import doubt
 from whence.results.comparison import Comparison
 from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
-from whence.subject import Record, Subject, baselines
+from whence.subject import Record, Subject, at_baseline, baselines
+from whence.subject.record import row_entries
 from whence.subject.targets import Output, read_target, several
 from whence.util.checks import check_choice, check_count, is_whole, not_allowed
 from whence.util.progress import steps
@@ -233,11 +234,11 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
 def _traced(subject: Subject, params: Mapping[str, Any]) -> Record:
     """What the passes of all rows did; row after row, where a rule sums per row and nobody knows where the rows are."""
     try:
-        methods[subject.method].function(baselines.resolved(subject), **params)
+        methods[subject.method].function(subject.resolved(), **params)
     except RowsLost as lost:
         subject = replace(subject, record=Record(steps=[], overall={"row_by_row": str(lost)}))
         for row in subject.split(1):
-            methods[subject.method].function(baselines.resolved(row), **params)
+            methods[subject.method].function(row.resolved(), **params)
     return subject.record
 
 
@@ -253,14 +254,14 @@ def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -
 
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
-    subject = baselines.resolved(subject)
+    subject = subject.resolved()
     raw = methods[subject.method].function(subject, **params)
     facts = subject.measured
     assert facts.score is not None
     if facts.probability is not None:
-        subject.record.say(probability=baselines.listed(facts.probability))
-    at_baseline = baselines.score(subject)
-    before = at_baseline if facts.before is None else facts.before
+        subject.record.say(probability=row_entries(facts.probability))
+    there = at_baseline.score(subject)
+    before = there if facts.before is None else facts.before
     found = kept(subject.pinned(), keep, params)
     return Part(raw, facts.score, facts.index, before, found, facts.beside, facts.padding)
 
@@ -293,13 +294,13 @@ def _subject(
     if left:
         subject.record.overall["left_out"] = left  # labels that came with the batch
     if facts.get("background"):
-        baseline = baselines.one_by_one(subject, baseline)
+        baseline = baselines.background(baseline)
     if baseline is None and facts.get("reference"):
-        return replace(subject, baseline=baselines.default(subject, facts))
-    given = baselines.read(subject, baseline, 0.0 if facts.get("reference") else None)
+        return replace(subject, baselines=baselines.default(subject, facts))
+    given = baselines.parse(subject, baseline, 0.0 if facts.get("reference") else None)
     if len(given) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
-    return replace(subject, baseline=given)
+    return replace(subject, baselines=given)
 
 
 def _named(found: Attribution, name: str) -> Attribution:

@@ -34,6 +34,11 @@ def subject(model: Any, inputs: Any, target: Any = 0, **options: Any) -> Subject
     return replace(made, target=read_target(target, made.rows), seeds=(0,) * made.rows)
 
 
+def as_inputs(made: Subject, baseline: Any) -> Subject:
+    """The subject with a baseline in the place of its inputs."""
+    return baselines.parse(made, baseline)[0].as_inputs_of(made)
+
+
 def run(model: Any, inputs: Any, rules: Any = None, target: Any = 0, wrt: Any = None, **plan: Any) -> Pass:
     made = subject(model, inputs, target, wrt=wrt)
     with scope(made.root):
@@ -50,7 +55,7 @@ def gap(model: Any, x: Any, baseline: Any, rules: Any = None, target: Any = 0, *
     """Worst row of |Σ m·Δx − Δf| / |Δf| for a reference method."""
     made = subject(model, x, target)
     with scope(made.root):
-        reference = baselines.referred(made, baseline)
+        reference = as_inputs(made, baseline)
         done = made.run(rules or REFERENCE, reference=reference, **plan)
         found = done.pull()
     assert done.reference is not None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whence.methods import method
 from whence.rules.closed_forms import REFERENCE_EXPAND, REFERENCE_RULES
-from whence.subject import Subject, baselines
+from whence.subject import Subject, at_baseline
 from whence.util.progress import steps
 
 Choice = Literal["rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel"]
@@ -59,12 +59,12 @@ def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
 
 def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tensor]:
     """φ, and beside it what `Attribution` has of positive parts and multipliers."""
-    count = len(subject.baseline)
+    count = len(subject.baselines)
     parts = _REVEALS[rule] if signed or rule != "rescale" else None
     sums: dict[str, dict[str, Tensor]] = {"values": {}, "positive": {}, "multiplier": {}}
     seen = []
     for which in steps(list(range(count)), subject.progress, subject.method):
-        reference = baselines.recorded(subject, which)
+        reference = at_baseline.reference(subject, subject.baselines[which])
         done = subject.run(REFERENCE_RULES, expand=REFERENCE_EXPAND, reference=reference, parts=parts)
         assert done.reference is not None
         found = {"multiplier": done.pull(again=signed)}
@@ -76,6 +76,6 @@ def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tenso
         for kind, values in found.items():
             sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
     facts = subject.measured
-    facts.before, facts.told = baselines.mean_score(subject, seen), True
+    facts.before, facts.told = at_baseline.mean_score(subject, seen), True
     facts.beside = {kind: values for kind, values in sums.items() if values and kind != "values"}
     return sums["values"]

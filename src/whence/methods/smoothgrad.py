@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -40,8 +41,8 @@ def smoothgrad(
     inner = methods[of]
     if inner.name == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
-    if inner.facts.get("reference") and not subject.baseline:
-        subject = baselines.defaulted(subject, inner.facts)
+    if inner.facts.get("reference") and not subject.baselines:
+        subject = replace(subject, baselines=baselines.default(subject, inner.facts)).resolved()
     pinned = subject.pinned()
     params = inner.check({})
     scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}

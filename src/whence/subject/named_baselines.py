@@ -28,13 +28,6 @@ class Neutral:
     names: tuple[str, ...] = ()  # what the user called them
 
 
-@dataclass(frozen=True)
-class Default:
-    """An embedding of zeros, and for rows in which no integral from there converges, the mean embedding."""
-
-    candidates: tuple[Any, ...]  # these two
-
-
 def neutral(*candidates: Any) -> Neutral:
     """For `baseline=`: the most neutral of several, row by row.
 

@@ -116,6 +116,6 @@ class Record:
         self.overall = entries
 
 
-def per_row(numbers: Tensor) -> list[Any]:
+def row_entries(numbers: Tensor) -> list[Any]:
     """(rows, k) as the receipt has it: a number for each row, or a list of them where there are several targets."""
     return (numbers[:, 0] if numbers.shape[1] == 1 else numbers).tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from whence.subject.masks import real_units
 from whence.subject.passes import Pass
 from whence.subject.record import Measured, Record
 from whence.subject.targets import Output, Target
+
+if TYPE_CHECKING:
+    from whence.subject.baselines import Baseline
 
 Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
 
@@ -46,7 +49,7 @@ class Subject:
     per_row_inputs: frozenset[str] = frozenset()  # names of the inputs that have one entry per row
     wrt: tuple[str, ...] = ()  # names of the inputs to explain, where the user gave some
     feature_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by input
-    baseline: tuple[Mapping[str, Any], ...] = ()  # x' by input; several for methods that average over them
+    baselines: tuple[Baseline, ...] = ()  # several for methods that average over them
     values: Mapping[str, Any] = field(default_factory=dict)  # substituted for what the model would compute
     measured: Measured = field(default_factory=Measured)
     record: Record = field(default_factory=Record)
@@ -64,6 +67,10 @@ class Subject:
         return self.run(light=True, **plan)
 
     # ---- derived subjects ----
+
+    def resolved(self) -> Subject:
+        """This subject with its baselines resolved to numbers and tensors."""
+        return replace(self, baselines=tuple(baseline.resolve(self) for baseline in self.baselines))
 
     def pinned(self) -> Subject:
         """This subject with its target decided and its explained values known, whatever is substituted later."""
@@ -87,7 +94,7 @@ class Subject:
                 for key, value in self.values.items()
             },
             target=pick(self.target),
-            baseline=tuple(_each(given, pick) for given in self.baseline),
+            baselines=tuple(baseline.map(pick) for baseline in self.baselines),
             seeds=tuple(self.seeds[row] for row in rows.tolist()),
             row_numbers=tuple(self.row_numbers[row] for row in rows.tolist()),
             rows=len(rows),
@@ -120,10 +127,3 @@ class Subject:
 
     def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
         return real_units(self, key, shape)
-
-
-def _each(given: Any, pick: Callable[[Any], Any]) -> Any:
-    """A baseline by input, or several to choose from, value by value."""
-    if isinstance(given, Mapping):
-        return {name: pick(value) for name, value in given.items()}
-    return replace(given, candidates=tuple(_each(candidate, pick) for candidate in given.candidates))

@@ -144,9 +144,9 @@ def prepare(
     subject = _subject(model, inputs, baseline, target, wrt, output, seed)
     subject = subject.take(torch.arange(min(rows, subject.rows), device="cpu")) if subject.rows > rows else subject
     with apart(), scope(subject.root, *modules_behind(subject.target).values()):
-        subject = baselines.resolved(subject)
+        subject = subject.resolved()
         pinned = subject.pinned()
-        reference = baselines.reference(subject)
+        reference = subject.baselines[0].values(subject)
         score, sizes = pinned.measured.score, None if callable(pinned.target) else _sizes(pinned)
     return _case(pinned, reference, sizes, score, numbers, features, equivalents, chunk)
 
@@ -156,10 +156,10 @@ def _subject(model: Any, inputs: Any, baseline: Any, target: Any, wrt: Any, outp
         raise TargetError("Properties are measured of one score per row.\n  Give one target per row.")
     subject = adapt(model, inputs, method="axioms", wrt=wrt)
     subject = replace(subject, target=read_target(target, subject.rows), output=output, seeds=(seed,) * subject.rows)
-    given = baselines.read(subject, 0.0 if baseline is None else baseline, 0.0)
+    given = baselines.parse(subject, 0.0 if baseline is None else baseline, 0.0)
     if len(given) > 1:
         raise BaselineError(f"Properties are measured against one baseline, and {len(given)} were given.\n  Give one.")
-    return replace(subject, baseline=given)
+    return replace(subject, baselines=given)
 
 
 def _sizes(pinned: Subject) -> tuple[int, ...]:

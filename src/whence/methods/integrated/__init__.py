@@ -54,7 +54,7 @@ def integrated_gradients(
     says which rows it could not bring there in `max_steps`. The other rules take `steps`, which alone means
     Gauss–Legendre. With a list of baselines the answer is the mean over them.
     """
-    ends = [(baselines.reference(subject, i), subject.pinned().values) for i in range(len(subject.baseline))]
+    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
     lines = straight(ends, [1 / len(ends)] * len(ends))
     return _integrated(subject, lines, rule, steps, tolerance, max_steps)
 
@@ -81,11 +81,12 @@ def path_integrated_gradients(
     is like the input (ids: like their embeddings), or a dict or tuple by input. Its start is the baseline. Every path
     is complete; all but the straight one treat symmetric inputs unequally.
     """
-    if path is not None and subject.baseline:
+    if path is not None and subject.baselines:
         raise ParameterError("A path has its own start, and baseline= was given too.\n  Leave one of them out.")
     if path is None:
-        start = subject if subject.baseline else baselines.defaulted(subject, {"integral": True})
-        lines = straight([(baselines.reference(start), subject.pinned().values)], [1.0])
+        given = subject.baselines or baselines.default(subject, {"integral": True})
+        start = given[0].resolve(subject).values(subject)
+        lines = straight([(start, subject.pinned().values)], [1.0])
     else:
         lines = curve(subject, path) if callable(path) else polyline(subject, path)
     return _integrated(subject, lines, rule, steps, tolerance, max_steps)
@@ -107,7 +108,7 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
     Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
     `samples` equal parts of the line, by the row's seed.
     """
-    ends = [(baselines.reference(subject, i), subject.pinned().values) for i in range(len(subject.baseline))]
+    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
     lines = straight(ends, [1 / len(ends)] * len(ends))
     draws = uniform(subject, 2 * samples + len(ends))  # (rows, draws)
     order = draws[:, 2 * samples :].argsort(1)
@@ -144,7 +145,7 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
         for item, _, found in slopes(wide, lines, rows, line, alpha):
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
-    if not subject.baseline:  # a path has its own start
+    if not subject.baselines:  # a path has its own start
         subject.measured.before = _start(wide, lines).view(subject.rows, k)
     subject.record.say(gradient_evaluations=[k * points] * subject.rows)
     return _by_value(subject, torch.stack(total), k)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ModelError
-from whence.subject import Subject, baselines
+from whence.subject import Subject
 from whence.subject.batching import batches, of
 from whence.subject.masks import real_units
 from whence.subject.units import explained, numbered
@@ -128,7 +128,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
                 "  Give some of its elements a number of at least 0."
             )
     with _replacing(subject):
-        return Players(pinned, baselines.reference(subject), found, counts)
+        return Players(pinned, subject.baselines[0].values(subject), found, counts)
 
 
 def _from(numbers: Tensor, first: int) -> tuple[Tensor, int]:
