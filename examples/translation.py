@@ -62,7 +62,7 @@ def explained(zoo, german: str, english: str):  # type: ignore[no-untyped-def]
     how = {"target": english, "output": "log_probability"}
     ig = whence.explain(zoo, german, method="integrated_gradients", **how)
     attention = whence.explain(zoo, german, method="raw_attention", target=english)
-    asked = zoo.questions(german, english)[0]
+    asked = zoo.requests(german, english)[0]
     maps = {
         "ig": ig.values["input_ids"][0], "attention": attention.values["input_ids"][0], "gap": float(ig.gap.max()),
         "source": ig.units["input_ids"][0], "target": ig.labels[0],

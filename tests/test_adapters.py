@@ -392,7 +392,7 @@ def test_a_plain_classifier_with_a_function() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(whence.InputError, match=r"made 3 rows of 1(.|\n)*gets a list"):
         whence.explain(whence.wrap(model, lambda rows: torch.ones(3, 3)), "kiwi", method="gradient")
-    with pytest.raises(whence.InputError, match="gave str, without a tensor"):
+    with pytest.raises(whence.InputError, match="returned str without a tensor"):
         whence.explain(whence.wrap(model, lambda rows: "kiwi"), "kiwi", method="gradient")
 
 
@@ -547,7 +547,7 @@ def test_what_a_translation_does_not_take(monkeypatch: pytest.MonkeyPatch) -> No
     a = whence.explain(translator, text, method="input_x_gradient")
     with pytest.raises(InputError, match="merge_words.*input_ids, decoder_input_ids.\n.*by its name"):
         a.merge_words()
-    with pytest.raises(ParameterError, match='units="words" is for one text, and input_ids and decoder_input_ids'):
+    with pytest.raises(ParameterError, match='units="words" is for one text, but input_ids and decoder_input_ids'):
         whence.explain(translator, text, method="leave_one_out", units="words")
     monkeypatch.setattr("whence.adapters.tokens.limit_of", lambda *given: 2)
     for long in ("error", "window"):
@@ -650,7 +650,7 @@ def test_a_folder_without_tokenizer_files_is_no_model_of_texts(
 
 def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clf = bert("SequenceClassification")
-    with pytest.raises(TargetError, match="no label.*'good'"):
+    with pytest.raises(TargetError, match="not a label.*'good'"):
         whence.explain(clf, "dull", method="gradient", target="godo")
     with pytest.raises(TargetError) as error:
         whence.explain(clf, "dull", method="gradient", target="xyz")
@@ -687,7 +687,7 @@ def test_mistakes(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         whence.load("zoo:sentiment", lang="de")
     with pytest.raises(ParameterError, match="long="):
         whence.wrap(nn.Linear(1, 1), len, long="cut")
-    with pytest.raises(ModelError, match="no model that Whence has an adapter for"):
+    with pytest.raises(ModelError, match="not a model that Whence has an adapter for"):
         whence.wrap(clf.model.bert, clf.tokenizer)
     with pytest.raises(ParameterError, match="processor is int"):
         whence.wrap(nn.Linear(1, 1), 3)

@@ -171,7 +171,7 @@ def test_texts_and_images_go_to_where_the_model_is() -> None:
     for name in ("sentiment", "fashion-vit", "fashion-cnn", "questions"):
         clf = whence.load(f"zoo:{name}")
         clf.model.to("meta")
-        (asked,) = clf.questions(clf.examples[0], 0)
+        (asked,) = clf.requests(clf.examples[0], 0)
         assert {tensor.device.type for tensor in asked.inputs.values()} == {"meta"}
 
 

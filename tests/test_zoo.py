@@ -179,7 +179,7 @@ def test_mistakes_are_named():
         whence.load("zoo:question")
     with pytest.raises(whence.ModelError, match="zoo:sentiment does text-classification"):
         whence.load("zoo:sentiment", task="fill-mask")
-    with pytest.raises(whence.TargetError, match="no label"):
+    with pytest.raises(whence.TargetError, match="not a label"):
         whence.explain(whence.load("zoo:sentiment"), "good", method="gradient", target="great")
 
 

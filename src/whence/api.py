@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from whence.adapters import arrays
-from whence.adapters.collect import answered
+from whence.adapters.collect import collect
 from whence.adapters.reachable import modules_behind
+from whence.adapters.requests import Request
 from whence.adapters.tensors import adapt
-from whence.adapters.wrapped import Question, Wrapped
+from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.flow import apart
 from whence.engine.ops import known_names
@@ -103,11 +104,11 @@ def _by_default(model: Any, inputs: Any, given: Mapping[str, Any], options: Mapp
     """The documented method for this kind of model; where it cannot follow the model's branches, the one that can."""
     how = {name: options[name] for name in ("at", "wrt", "output")}
     target = given["target"]
-    question = model.questions(inputs, target, options["batch_size"], bool(options["keep"]))[0] if isinstance(
+    request = model.requests(inputs, target, options["batch_size"], bool(options["keep"]))[0] if isinstance(
         model, Wrapped
-    ) else Question(model, inputs, target, [0])  # fmt: skip
+    ) else Request(model, inputs, target, [0])  # fmt: skip
     with gathered(), apart():
-        subject = _subject(question.model, question.inputs, method="gradient", target=question.target, **how)
+        subject = _subject(request.model, request.inputs, method="gradient", target=request.target, **how)
         with scope(subject.root, *modules_behind(subject.target).values()):
             method, why = default(subject)
     try:
@@ -125,7 +126,7 @@ def _of_wrapped(
     model: Wrapped, inputs: Any, progress: bool | None, given: Mapping[str, Any], params: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Attribution:  # fmt: skip
-    """What a wrapped model's rows become: questions, each answered in tensors."""
+    """What a wrapped model's rows become: requests, each explained in tensors, and their answers collected."""
     method, output, target = options["method"], options["output"], given["target"]
     _check_options(methods[method].facts, output, options["rules"], options["unruled"], options["batch_size"], method)
     if output != "logit" and not model.exclusive and not callable(target):
@@ -133,14 +134,16 @@ def _of_wrapped(
             f"output={output!r} is a softmax, and a row of this model may have several labels.\n"
             "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
         )
-    questions = model.questions(inputs, target, options["batch_size"], bool(options["keep"]))
-    seeds = _seeds(given["seed"], questions[0].total)
+    requests = model.requests(inputs, target, options["batch_size"], bool(options["keep"]))
+    seeds = _seeds(given["seed"], requests[0].total)
 
-    def ask(q: Question) -> Attribution:
-        own = {"target": q.target, "baseline": q.baseline(given["baseline"]), "seed": q.seeds(seeds)}
-        return _of_tensors(q.model, q.inputs, progress=False, **own, **q.params(params), **options)
+    def answer(r: Request) -> Attribution:
+        own = {"target": r.target, "baseline": r.baseline(given["baseline"]), "seed": r.seeds(seeds)}
+        with r.row_numbers():
+            return _of_tensors(r.model, r.inputs, progress=False, **own, **r.params(params), **options)
 
-    found = _named(answered(model, questions, progress, ask, options["wrt"]), model.name or _name(model.model))
+    answers = (answer(request) for request in steps(requests, progress, repr(model)))
+    found = _named(collect(model, requests, answers, options["wrt"]), model.name or _name(model.model))
     return found if model.exclusive else _several_labels(found)
 
 
@@ -212,7 +215,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     Printed, and given back as rows; `plot()` draws the relevance from layer to layer.
     """
     if isinstance(model, Wrapped):
-        first = model.questions(inputs, options.pop("target", None), options.get("batch_size"))[0]
+        first = model.requests(inputs, options.pop("target", None), options.get("batch_size"))[0]
         return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
     entry = methods[method]
     method, options = entry.name, {**methods.resolve(method)[1], **options}

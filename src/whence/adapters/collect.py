@@ -1,66 +1,58 @@
-"""From the answers to a wrapped model's questions to one Attribution of the user's rows, with its units and labels."""
+"""Collect the answers to a wrapped model's requests: one Attribution of the user's rows, with its units and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.adapters.decoding import texts_of
+from whence.adapters.requests import Request, padded, text_facts
+from whence.adapters.tasks import TASKS
 from whence.adapters.tokens import Tokens
-from whence.adapters.wrapped import Question, Wrapped, text_facts
-from whence.errors import Said, gathered, warn
+from whence.adapters.wrapped import Wrapped
+from whence.errors import warn
 from whence.results.attribution import Attribution
-from whence.util.progress import steps
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
 _LIKE_VALUES = ("values", "raw", "positive", "negative", "real")
+_FILLS = {"units": "[PAD]", "spans": (0, 0), "special": True, "words": None, "segments": None}  # of padding
 
 
-def answered(
-    wrapped: Wrapped, questions: list[Question], progress: bool | None, ask: Callable[[Question], Attribution],
-    chosen: Any = None,
-) -> Attribution:  # fmt: skip
-    """Ask each question, and put the rows in the user's order."""
-    found = []
-    for question in steps(questions, progress, repr(wrapped)):
-        with gathered() as said:
-            answer = ask(question)
-        _say_again(said, question)
-        facts: dict[str, Any] = {name: list(told) for name, told in question.facts.items()}
-        facts.setdefault("labels", _labels(wrapped, answer))
-        if not _are_tokens(answer, facts.get("units")):
-            facts = {name: told for name, told in facts.items() if name in ("text", "labels")}
-        own = {"units": question.units, "real": question.real, "image": question.image}
-        own = {name: _named(told, answer, chosen) for name, told in own.items()}
-        answer = replace(answer, **{name: told for name, told in own.items() if told is not None}, **facts)
-        if question.windows is not None and any(isinstance(layers, list) for layers in answer.kept.values()):
-            warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")
-        found.append(answer if question.windows is None else _one_row(answer, question.windows))
-    places = [place for question in questions for place in question.places]
-    whole = _joined(found)
-    order = sorted(range(len(places)), key=places.__getitem__)
-    return whole if order == list(range(len(places))) else whole._pick(order)
+def collect(wrapped: Wrapped, requests: list[Request], answers: Iterable[Attribution], wrt: Any = None) -> Attribution:
+    """One Attribution of the answers to all requests, in the user's order of rows."""
+    parts = [_described(wrapped, request, a, wrt) for request, a in zip(requests, answers, strict=True)]
+    joined, rows = _joined(parts), [row for request in requests for row in request.rows]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    return joined if order == list(range(len(rows))) else joined._pick(order)
 
 
-def _say_again(said: list[Said], question: Question) -> None:
-    """What was said of a question's rows, of the user's; windows are all of one row."""
-    for one in said:
-        rows = None if one.rows is None else [question.places[0 if question.windows else row] for row in one.rows]
-        warn(one.text, rows, **one.worst)
+def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any) -> Attribution:
+    """An answer with what its request knows of the rows; windows of one text become one row."""
+    facts: dict[str, Any] = {name: list(values) for name, values in request.facts.items()}
+    facts.setdefault("labels", TASKS[wrapped.task].names(wrapped, answer.target))
+    if not _are_tokens(answer, facts.get("units")):
+        facts = {name: values for name, values in facts.items() if name in ("text", "labels")}
+    by_name = {"units": request.units, "real": request.real, "image": request.image}
+    own = {name: _explained(values, answer, wrt) for name, values in by_name.items()}
+    answer = replace(answer, **{name: values for name, values in own.items() if values is not None}, **facts)
+    if request.windows is None:
+        return answer
+    if any(isinstance(layers, list) for layers in answer.kept.values()):
+        warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")
+    return _one_row(answer, request.windows)
 
 
-def _named(told: Any, answer: Attribution, chosen: Any) -> Any:
-    """What is told of several inputs by name, of those that were explained."""
-    if not isinstance(told, Mapping):
-        return told
+def _explained(facts: Any, answer: Attribution, wrt: Any) -> Any:
+    """Facts of several inputs by name: those of the inputs that were explained."""
+    if not isinstance(facts, Mapping):
+        return facts
     if isinstance(answer.values, Mapping):
-        return {name: told[name] for name in answer.values if name in told}
-    name = chosen[0] if isinstance(chosen, list | tuple) and len(chosen) == 1 else chosen
-    return told.get(name) if isinstance(name, str) else None
+        return {name: facts[name] for name in answer.values if name in facts}
+    name = wrt[0] if isinstance(wrt, list | tuple) and len(wrt) == 1 else wrt
+    return facts.get(name) if isinstance(name, str) else None
 
 
 def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
@@ -71,48 +63,30 @@ def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
     return answer.values.dim() == axis + 1 and answer.values.shape[axis] == len(units[0])
 
 
-def _labels(wrapped: Wrapped, answer: Attribution) -> list[Any] | None:
-    """The names of the explained classes, one per row."""
-    if wrapped.task in ("fill-mask", "text-generation") and isinstance(answer.target, list):
-        return [texts_of(wrapped.tokenizer, [index[-1]])[0] for index in answer.target]
-    if wrapped.task == "token-classification" and isinstance(answer.target, list):
-        return [wrapped.labels.get(index[-1], str(index[-1])) for index in answer.target]
-    if not wrapped.labels or not isinstance(answer.target, Tensor) or wrapped.task == "question-answering":
-        return None
-    rows = answer.target.tolist()
-    name = lambda n: wrapped.labels.get(n, str(n))  # noqa: E731
-    return [[name(n) for n in row] if isinstance(row, list) else name(row) for row in rows]
-
-
 # ---- rows of other lengths ----
 
 
 def _joined(parts: list[Attribution]) -> Attribution:
     if len(parts) == 1:
         return parts[0]
-    first = parts[0]
-    length = max(_length(part) for part in parts)
-    axis = 1 + first.several
-    found: dict[str, Any] = {}
-    for name in _LIKE_VALUES:
+    length, axis = max(_length(part) for part in parts), 1 + parts[0].several
+    fields: dict[str, Any] = {}
+    for name in (*_LIKE_VALUES, *_PER_ROW, *_FILLS, "text", "labels"):
         given = [getattr(part, name) for part in parts]
-        along = 1 if name == "real" else axis
-        found[name] = None if any(g is None for g in given) else _stacked(given, along)
-    for name in _PER_ROW:
-        given = [getattr(part, name) for part in parts]
-        found[name] = None if any(g is None for g in given) else torch.cat(given)
-    for name in ("units", "spans", "special", "words", "segments", "text", "labels"):
-        given = [getattr(part, name) for part in parts]
-        if all(isinstance(g, Mapping) for g in given):  # of several inputs
-            found[name] = {key: _filled([row for g in given for row in g[key]]) for key in given[0]}
-            continue
-        rows = None if any(g is None for g in given) else [row for g in given for row in g]
-        found[name] = (
-            rows if name in ("text", "labels") or rows is None else [_longer(row, name, length) for row in rows]
-        )
-    found["target"] = _targets([part.target for part in parts])
-    found["receipt"] = _receipts([part.receipt for part in parts])
-    return replace(first, **found, kept={})
+        if any(g is None for g in given):
+            fields[name] = None
+        elif name in _LIKE_VALUES:
+            fields[name] = _stacked(given, 1 if name == "real" else axis)
+        elif name in _PER_ROW:
+            fields[name] = torch.cat(given)
+        elif all(isinstance(g, Mapping) for g in given):  # of several inputs
+            fields[name] = {key: _filled([row for g in given for row in g[key]]) for key in given[0]}
+        else:
+            rows = [row for g in given for row in g]
+            fields[name] = [padded(row, length, _FILLS[name]) for row in rows] if name in _FILLS else rows
+    fields["target"] = _targets([part.target for part in parts])
+    fields["receipt"] = _receipts([part.receipt for part in parts])
+    return replace(parts[0], **fields, kept={})
 
 
 def _length(part: Attribution) -> int:
@@ -121,26 +95,21 @@ def _length(part: Attribution) -> int:
 
 
 def _stacked(given: list[Any], axis: int) -> Any:
-    """One tensor of all rows, larger rows' places 0 in the smaller ones; pairs of units have two such axes."""
+    """One tensor of all rows, the shorter ones filled with zeros; pairs of units have two such axes."""
     if isinstance(given[0], Mapping):
         return {key: _stacked([g[key] for g in given], axis) for key in given[0]}
     largest = [max(sizes) for sizes in zip(*(g.shape[axis:] for g in given), strict=True)]
-    padded = []
+    parts = []
     for g in given:
         whole = g.new_zeros(*g.shape[:axis], *largest)
         whole[(..., *(slice(size) for size in g.shape[axis:]))] = g
-        padded.append(whole)
-    return torch.cat(padded)
+        parts.append(whole)
+    return torch.cat(parts)
 
 
 def _filled(rows: list[list[str]]) -> list[list[str]]:
     longest = max(map(len, rows))
-    return [[*row, *[""] * (longest - len(row))] for row in rows]
-
-
-def _longer(row: list[Any], name: str, length: int) -> list[Any]:
-    fill = {"units": "[PAD]", "spans": (0, 0), "special": True}.get(name)
-    return [*row, *[fill] * (length - len(row))]
+    return [padded(row, longest, "") for row in rows]
 
 
 def _targets(given: list[Any]) -> Any:
@@ -177,16 +146,16 @@ def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
         shape[axis] = len(whole)
         total, seen = tensor.new_zeros(shape), tensor.new_zeros(len(whole))
         for row, window in enumerate(windows):
-            places = torch.tensor(window.places, device=tensor.device)
-            total = total.index_add(axis, places, tensor[row].narrow(axis, 0, len(places)))
-            seen = seen.index_add(0, places, tensor.new_ones(len(places)))
+            positions = torch.tensor(window.positions, device=tensor.device)
+            total = total.index_add(axis, positions, tensor[row].narrow(axis, 0, len(positions)))
+            seen = seen.index_add(0, positions, tensor.new_ones(len(positions)))
         seen = seen.clamp(min=1).view([-1 if i == axis else 1 for i in range(len(shape))])
         return (total / seen).unsqueeze(0)
 
     means: dict[str, Any] = {
         name: None if (given := getattr(a, name)) is None else given.mean(0, keepdim=True) for name in _PER_ROW
     }
-    facts: dict[str, Any] = text_facts([whole], {"input_ids": torch.zeros(1, len(whole), device="cpu")})
+    facts: dict[str, Any] = text_facts([whole], len(whole))
     receipt = {**{k: v for k, v in a.receipt.items() if k not in a.receipt.get("per_row", ())}, "windows": len(windows)}
     receipt.pop("per_row", None)
     return replace(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from whence.adapters.folders import Find, check_files, own_ops
+from whence.adapters.tasks import ADAPTED, TASKS, task_of
 from whence.adapters.tokens import Long
-from whence.adapters.wrapped import TASKS, Wrapped, wrap
+from whence.adapters.wrapped import Wrapped, wrap
 from whence.errors import FileError, ModelError, ParameterError, did_you_mean
 
 
@@ -42,11 +43,11 @@ def load(
         common["local_files_only"] = True
     config = _config(library.AutoConfig, name, common)
     kind = _class(library, config, task)
-    own = next((t for end, t in TASKS.items() if kind.__name__.endswith(end)), None)
+    own = task_of(kind)
     if own is None or (task is not None and task != own):
         raise ModelError(
-            f"{name!r} is a {kind.__name__}" + (f", which does {own}, and task={task!r}" if own else "")
-            + f".\n  There are adapters for {', '.join(dict.fromkeys(TASKS.values()))}; give other models tensors."
+            f"{name!r} is a {kind.__name__}" + (f", which does {own}, but task={task!r} was given" if own else "")
+            + f".\n  There are adapters for {', '.join(ADAPTED)}; give other models tensors."
         )  # fmt: skip
     if not isinstance(config, kind.config_class):
         config = _config(kind.config_class, name, common)
@@ -173,15 +174,7 @@ def _class(library: Any, config: Any, task: str | None) -> Any:
         found = getattr(library, str(name), None)
         if isinstance(found, type) and issubclass(found, library.PreTrainedModel):
             return found
-    autos = {
-        "text-classification": "AutoModelForSequenceClassification",
-        "token-classification": "AutoModelForTokenClassification",
-        "question-answering": "AutoModelForQuestionAnswering",
-        "fill-mask": "AutoModelForMaskedLM",
-        "image-classification": "AutoModelForImageClassification",
-        "text-generation": "AutoModelForCausalLM",
-        "text2text-generation": "AutoModelForSeq2SeqLM",
-    }
+    autos = {name: known.auto for name, known in TASKS.items() if known.auto}
     if task not in autos:
         raise ModelError(
             f"The configuration does not name the model's class.\n  Say what it does: task= one of {', '.join(autos)}."
@@ -199,21 +192,22 @@ _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.vocab", "merges.txt"
 
 
 def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> Any:
-    folder = Path(name)
-    if folder.is_dir() and task != "image-classification" and not any(p for g in _VOCABULARIES for p in folder.glob(g)):
+    folder, kind = Path(name), TASKS[task].processor
+    reads_text = kind != "AutoImageProcessor"
+    if folder.is_dir() and reads_text and not any(p for g in _VOCABULARIES for p in folder.glob(g)):
         raise _no_tokenizer(name)
-    auto = {"image-classification": "AutoImageProcessor", "image-text-similarity": "AutoProcessor"}.get(task)
     try:
-        found = getattr(library, auto or "AutoTokenizer").from_pretrained(name, **common)
+        processor = getattr(library, kind).from_pretrained(name, **common)
     except Exception as error:  # tokenizers have their own
-        what = "image processor" if auto == "AutoImageProcessor" else "processor" if auto else "tokenizer"
+        what = {"AutoImageProcessor": "image processor", "AutoProcessor": "processor"}.get(kind, "tokenizer")
         raise FileError(
             f"{name!r} has no {what} that can be read: {_first_line(error)}\n"
             "  Load the model yourself, and whence.wrap(model, processor)."
         ) from None
-    if folder.is_dir() and _knows_no_word(found if auto is None else getattr(found, "tokenizer", None)):
+    tokenizer = processor if kind == "AutoTokenizer" else getattr(processor, "tokenizer", None)
+    if folder.is_dir() and _knows_no_word(tokenizer):
         raise _no_tokenizer(name)
-    return found
+    return processor
 
 
 def _knows_no_word(tokenizer: Any) -> bool:

@@ -29,7 +29,7 @@ class Tokens:
     text: tuple[str, ...]  # one, or a pair
     segments: list[int | None] = field(default_factory=list)  # which text each token is of
     whole: Tokens | None = None  # of a window
-    places: list[int] = field(default_factory=list)  # of a window's tokens in the whole
+    positions: list[int] = field(default_factory=list)  # of a window's tokens in the whole
 
     def __len__(self) -> int:
         return len(self.units)

@@ -100,12 +100,12 @@ def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Ca
             f"{model!r} cannot be evaluated: its answer is no one class per row.\n"
             "  Give the model itself with tensors, and target= a class."
         )
-    (question,) = model.questions([row["inputs"]], None)
-    if question.windows is not None:
+    (request,) = model.requests([row["inputs"]], None)
+    if request.windows is not None:
         raise InputError('A text that is read in windows cannot be perturbed.\n  Load the model with long="truncate".')
-    subject = adapt(question.model, question.inputs, method="evaluate", wrt=wrt)
-    told = {name: values[0] for name, values in question.facts.items()}
-    tokens = dict(question.stand_ins)
+    subject = adapt(request.model, request.inputs, method="evaluate", wrt=wrt)
+    told = {name: values[0] for name, values in request.facts.items()}
+    tokens = dict(request.stand_ins)
     named = {"label": row.get("label")}
     if isinstance(named["label"], str):
         named["label"] = model.target(named["label"])

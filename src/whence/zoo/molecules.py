@@ -87,8 +87,8 @@ class Reader:
         rows = list(smiles) if isinstance(smiles, list | tuple) else [smiles]
         return batch([graph(parsed(row, place + i), self.vocabulary) for i, row in enumerate(rows)])
 
-    def told(self, smiles: str) -> dict[str, Any]:
-        """What Whence is to call the units: atoms by element and number, pairs by their two atoms."""
+    def describe(self, smiles: str) -> dict[str, Any]:
+        """The names of the units: atoms by element and number, pairs by their two atoms."""
         names = [f"{atom.GetSymbol()}{atom.GetIdx()}" for atom in parsed(smiles).GetAtoms()]
         real = torch.ones(1, len(names), dtype=torch.bool, device="cpu")
         return {

@@ -132,14 +132,14 @@ def prepare(
     """The case of the user's model and rows."""
     numbers: list[int] | None = None
     if isinstance(model, Wrapped):
-        questions = model.questions(inputs, target, None, True)
-        if len(questions) > 1:
+        requests = model.requests(inputs, target, None, True)
+        if len(requests) > 1:
             raise InputError(
-                f"These rows take {len(questions)} passes of their own, and properties are measured on rows of one.\n"
+                f"These rows take {len(requests)} passes of their own, and properties are measured on rows of one.\n"
                 "  Give one of the rows, or rows that fit into one batch."
             )
-        asked = questions[0]
-        model, inputs, target, numbers = asked.model, asked.inputs, asked.target, asked.places
+        asked = requests[0]
+        model, inputs, target, numbers = asked.model, asked.inputs, asked.target, asked.rows
         baseline = asked.baseline(baseline)
     subject = _subject(model, inputs, baseline, target, wrt, output, seed)
     subject = subject.take(torch.arange(min(rows, subject.rows), device="cpu")) if subject.rows > rows else subject

@@ -73,7 +73,7 @@ def shuffled(count: int, size: int, lengths: Sequence[int] | None = None) -> Ite
 def accuracy(wrapped: Wrapped, rows: Sequence[tuple[str, int]]) -> float:
     """The share of texts whose highest score is their label's."""
     right = 0
-    for asked in wrapped.questions([text for text, _ in rows], None, 256):
-        found = find_logits(asked.model(**asked.inputs)).argmax(1)
-        right += int((found == torch.tensor([rows[place][1] for place in asked.places], device="cpu")).sum())
+    for request in wrapped.requests([text for text, _ in rows], None, 256):
+        found = find_logits(request.model(**request.inputs)).argmax(1)
+        right += int((found == torch.tensor([rows[row][1] for row in request.rows], device="cpu")).sum())
     return right / len(rows)
