@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tests.support.authors import Build, Truth, chefer_bert, chefer_vit
 from tests.support.shared import present
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -49,3 +51,13 @@ def oracle() -> object:
 def data() -> object:
     """The folder of a real model or data set: data("bert-tiny-toxicity")."""
     return lambda name: present(DATA / name)
+
+
+@pytest.fixture
+def authors_bert(oracle: Any) -> tuple[Build, Truth]:
+    return chefer_bert(oracle)
+
+
+@pytest.fixture
+def authors_vit(oracle: Any) -> tuple[Build, Truth]:
+    return chefer_vit(oracle)

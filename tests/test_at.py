@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from tests.support.functions import explain
 from tests.support.models import CASES, close
 from whence.engine.outputs import floating
 
@@ -156,3 +157,16 @@ def test_at_a_model_output_of_several_tensors() -> None:
     assert list(a.values) == ["last_hidden_state", "pooler_output"]
     assert not a.values["last_hidden_state"].any()
     assert a.values["pooler_output"].any()
+
+
+def test_hidden_axes_are_known_without_a_mask() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.dense = nn.Embedding(9, 4).double(), nn.Linear(4, 5).double()
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return self.dense(self.table(input_ids)).square().sum((1, 2))
+
+    a = explain(Text(), {"input_ids": torch.ones(2, 3).long()}, at="dense", channels="sum")
+    assert a.values.shape == (2, 3)

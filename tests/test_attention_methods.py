@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.attention import heads, joined
+from tests.support.functions import W, explain
 from tests.support.hf import FAMILIES, of
 from tests.support.models import close
 from whence.methods.attention.layout import grid
@@ -480,3 +481,17 @@ def test_the_answer_does_not_depend_on_what_holds_the_modules(held: str, pooled:
         ):  # fmt: skip
             model = Holder(held, head, beside, pooled)
             close(whence.explain(model, ids, method=method, target=0).values, expected, 1e-9)
+
+
+def test_methods_that_read_attention_take_a_baseline_to_compare_with() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60)).eval()
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with_one = whence.explain(model, ids, method="rollout", baseline=0.0)
+    assert torch.equal(with_one.values, whence.explain(model, ids, method="rollout").values)
+    assert with_one.baseline_value is not None
+    with pytest.raises(whence.NoAttention):
+        explain(lambda x: x @ W, method="rollout", baseline=0.0, target=0)

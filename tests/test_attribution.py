@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import whence
-from tests.support.models import CASES
+from tests.support.functions import W, explain
+from tests.support.models import CASES, close
 from whence.views.html import page, section
 from whence.views.terminal import clean, table
 
@@ -260,3 +263,27 @@ def test_foreign_cut_and_damaged_files_are_named(tmp_path: Path) -> None:
             whence.Attribution.load(path)
     with pytest.raises(whence.FileError):
         whence.Attribution.load(tmp_path)
+
+
+def test_rows_by_any_integer_and_backwards() -> None:
+    a = explain(lambda x: x @ W[:, :3])
+    assert a[np.int64(1)].values.shape == a[torch.tensor(1)].values.shape == (1, 4)
+    assert torch.equal(a[::-1].values, a.values.flip(0))
+
+
+def test_agreement_leaves_padding_out_and_large_images_are_cheap() -> None:
+    x = torch.randn(1, 3, 128, 128)
+    c = whence.compare(lambda x: x.square().sum((1, 2, 3)), x, methods=["gradient", "random"])
+    assert float(c.agreement()[0, 0]) == pytest.approx(1)
+    assert len(c.to_html()) < 200_000
+    table = nn.Embedding(60, 4).double()
+
+    def model(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return (table(input_ids).pow(3) * attention_mask[..., None]).sum((1, 2))
+
+    ids = torch.arange(1, 7)[None]
+    short = {"input_ids": ids, "attention_mask": torch.ones(1, 6).long()}
+    long = {"input_ids": F.pad(ids, (0, 20)), "attention_mask": F.pad(torch.ones(1, 6).long(), (0, 20))}
+    methods = ["gradient", "input_x_gradient"]
+    a, b = (whence.compare(model, batch, methods=methods).agreement() for batch in (short, long))
+    close(a, b, 1e-12)

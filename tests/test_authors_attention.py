@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from torch import Tensor
 
 import whence
 from tests.support.authors import Truth
@@ -16,34 +16,13 @@ pytestmark = pytest.mark.shared
 AUTHORS = {"preset": "authors-bert"}
 
 
-def in_double(tensors: Truth) -> Truth:
-    return {key.removeprefix("f64."): value for key, value in tensors.items() if key.startswith("f64.")}
-
-
 # ---- BERT ----
-
-
-@pytest.fixture
-def bert(oracle: Any) -> tuple[Any, Truth]:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    tensors, config = oracle("chefer_bert")
-    weights = {key.removeprefix("weights."): value for key, value in tensors.items() if key.startswith("weights.")}
-
-    def build(attention: str) -> nn.Module:
-        settings = BertConfig(**config)
-        settings._attn_implementation = attention
-        model = BertForSequenceClassification(settings).double().eval()
-        model.load_state_dict(weights)
-        return model
-
-    return build, in_double(tensors)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])
-def test_bert(bert: tuple[Any, Truth], case: str, attention: str) -> None:
-    build, truth = bert
+def test_bert(authors_bert: tuple[Any, Truth], case: str, attention: str) -> None:
+    build, truth = authors_bert
     model = build(attention)
     inputs = {name: truth[f"{case}.{name}"] for name in ("input_ids", "attention_mask")}
 
@@ -71,8 +50,8 @@ def test_bert(bert: tuple[Any, Truth], case: str, attention: str) -> None:
             close(kept["hidden"][layer], truth[f"{case}.hidden.L{layer}"], 1e-6)
 
 
-def test_bert_by_default_leaves_out_what_a_mask_hides(bert: tuple[Any, Truth]) -> None:
-    build, truth = bert
+def test_bert_by_default_leaves_out_what_a_mask_hides(authors_bert: tuple[Any, Truth]) -> None:
+    build, truth = authors_bert
     inputs = {name: truth[f"pad.{name}"] for name in ("input_ids", "attention_mask")}
     hidden = inputs["attention_mask"] == 0
     for method in ("raw_attention", "rollout", "generic_attention", "cat", "attcat", "attention_gradcam", "grad_sam"):
@@ -85,51 +64,9 @@ def test_bert_by_default_leaves_out_what_a_mask_hides(bert: tuple[Any, Truth]) -
 # ---- ViT ----
 
 
-@pytest.fixture
-def vit(oracle: Any) -> tuple[Any, Truth]:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    tensors, config = oracle("chefer_vit")
-    weights = {key.removeprefix("weights."): value for key, value in tensors.items() if key.startswith("weights.")}
-
-    def build(attention: str) -> nn.Module:
-        settings = ViTConfig(
-            image_size=config["img_size"], patch_size=config["patch_size"], hidden_size=config["embed_dim"],
-            num_hidden_layers=config["depth"], num_attention_heads=config["num_heads"], intermediate_size=96,
-            num_labels=config["num_classes"], layer_norm_eps=1e-6,
-        )  # fmt: skip
-        settings._attn_implementation = attention
-        model = ViTForImageClassification(settings).double().eval()
-        model.load_state_dict(renamed(weights))
-        model.vit.layernorm.eps = 1e-5
-        return model
-
-    return build, {key.removeprefix("f64."): value for key, value in tensors.items() if key.startswith("f64.")}
-
-
-def renamed(weights: Truth) -> Truth:
-    """The authors' names in Hugging Face's, their one projection split in three."""
-    found = {
-        "vit.embeddings.cls_token": weights["cls_token"],
-        "vit.embeddings.position_embeddings": weights["pos_embed"],
-        "vit.embeddings.patch_embeddings.projection.weight": weights["patch_embed.proj.weight"],
-        "vit.embeddings.patch_embeddings.projection.bias": weights["patch_embed.proj.bias"],
-    }
-    names = {"attn.proj": "attention.o_proj", "norm1": "layernorm_before", "norm2": "layernorm_after"}
-    names |= {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
-    for kind in ("weight", "bias"):
-        found |= {f"vit.layernorm.{kind}": weights[f"norm.{kind}"], f"classifier.{kind}": weights[f"head.{kind}"]}
-        for layer in range(4):
-            ours, theirs = f"vit.layers.{layer}", f"blocks.{layer}"
-            found |= {f"{ours}.{mine}.{kind}": weights[f"{theirs}.{name}.{kind}"] for name, mine in names.items()}
-            three = weights[f"{theirs}.attn.qkv.{kind}"].chunk(3)
-            found |= {f"{ours}.attention.{p}_proj.{kind}": part for p, part in zip("qkv", three, strict=True)}
-    return found
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_vit(vit: tuple[Any, Truth], attention: str) -> None:
-    build, truth = vit
+def test_vit(authors_vit: tuple[Any, Truth], attention: str) -> None:
+    build, truth = authors_vit
     model, inputs = build(attention), {"pixel_values": truth["x"]}
 
     def values(method: str, **options: Any) -> Tensor:

@@ -18,8 +18,8 @@ RULES = {"chefer": "ours.", "orig": ""}
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("tag", ["pred", "other"])
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])
-def test_bert(bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> None:
-    build, truth = bert
+def test_bert(authors_bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> None:
+    build, truth = authors_bert
     model, theirs = build(attention), {k.removeprefix(f"{case}.{tag}."): v for k, v in truth.items()}
     inputs = {name: truth[f"{case}.{name}"] for name in ("input_ids", "attention_mask")}
     target = int(truth[f"{case}.target_{tag}"])
@@ -44,8 +44,8 @@ def test_bert(bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> N
 
 
 @pytest.mark.parametrize("tag", ["pred", "other"])
-def test_vit(vit: tuple[Any, Truth], tag: str) -> None:
-    build, truth = vit
+def test_vit(authors_vit: tuple[Any, Truth], tag: str) -> None:
+    build, truth = authors_vit
     model, target = build("sdpa"), int(truth[f"target_{tag}"])
 
     def values(method: str, **options: Any) -> Tensor:
@@ -67,11 +67,11 @@ def test_vit(vit: tuple[Any, Truth], tag: str) -> None:
             close(a.kept["attention_relevance"][layer], truth[f"{prefix or 'orig.'}attn_cam.{tag}.L{layer}"], 1e-6)
 
 
-def test_two_classes_of_one_image_from_one_pass(vit: tuple[Any, Truth]) -> None:
+def test_two_classes_of_one_image_from_one_pass(authors_vit: tuple[Any, Truth]) -> None:
     """Class-agnostic maps are what seed 001 criticises: rollout has one for both classes."""
     import torch
 
-    build, truth = vit
+    build, truth = authors_vit
     targets = torch.tensor([[int(truth["target_pred"]), int(truth["target_other"])]])
     a = whence.explain(build("sdpa"), truth["x"], method="transformer_attribution", target=targets)
     for k, tag in enumerate(("pred", "other")):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from tests.support.functions import explain
 from tests.support.hf import FAMILIES
 from tests.support.models import close
 from whence.subject.named_baselines import named
@@ -128,3 +129,23 @@ def test_every_name_has_a_description_and_works_in_a_dict() -> None:
                        baseline={"a": "mean", "b": 1.0}, target=0)  # fmt: skip
     assert float(a.gap.max()) <= 0.01
     close(a.baseline_value, model(x.mean((2, 3), keepdim=True).expand_as(x))[:, 0].detach(), 1e-12)
+
+
+def test_a_number_as_baseline_of_ids_is_an_embedding_at_a_layer_too() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(9, 4).double(), nn.Linear(4, 3).double()
+
+        def forward(self, ids: Tensor, others: Tensor) -> Tensor:
+            return self.layer(self.table(ids)).square().sum((1, 2)) + others.sum(1)
+
+    model, ids = Text(), torch.ones(2, 3).long()
+    inputs = {"ids": ids, "others": ids}
+    a = explain(model, inputs, at="layer", wrt="ids", baseline=0)
+    close(a.baseline_value, (3 * model.layer.bias.square().sum() + 3).detach().expand(2), 1e-12)
+    given = explain(model, inputs, at="layer", wrt="ids", baseline=torch.zeros(2, 3).long())
+    there = model.layer(model.table(torch.tensor(0))).square().sum().detach()
+    close(given.baseline_value, (3 * there + 3).expand(2), 1e-12)
+    with pytest.raises(whence.BaselineError, match="Give the baseline as ids"):
+        explain(model, inputs, wrt="ids", baseline={"ids": 0, "others": 0})

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.support.models import CASES
+from tests.support.functions import X as FOUR
+from tests.support.functions import explain, own
+from tests.support.models import CASES, close
 from whence.registry import Registry
 
 X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
@@ -265,3 +267,47 @@ def test_an_op_that_torch_cannot_differentiate_is_named(op, method):
     with pytest.raises(whence.ModelError, match=f"{method} needs the derivative of '{op}'.*\n.*deeplift"):
         whence.explain(model, torch.randn(2, 3), method=method, target=0)
     whence.explain(model, torch.randn(2, 3), method="leave_one_out", target=0)
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = self.b = nn.Linear(4, 3).double()
+        self.words = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x)
+
+
+MORE: list[tuple[dict[str, Any], type[whence.WhenceError], str]] = [
+    ({"method": ["gradient"]}, whence.MethodError, "no method"),
+    ({"rules": [1]}, whence.RuleError, "rules is list"),
+    ({"rules": {1: own}}, whence.RuleError, "no such op"),
+    ({"at": 1}, whence.InputError, "no module path"),
+    ({"at": "a@²"}, whence.InputError, "number of the call"),
+    ({"target": ([0, 1], [1, 0], [0, 0])}, whence.TargetError, "tuple of lists"),
+    ({"inputs": FOUR.to_sparse()}, whence.InputError, "nothing to explain.*sparse"),
+    ({"inputs": FOUR + 1j}, whence.InputError, "complex"),
+    ({"method": "smoothgrad", "noise": float("inf")}, whence.ParameterError, "noise=inf"),
+    ({"baseline": float("nan")}, whence.BaselineError, "finite number"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), MORE)
+def test_more_bad_input(call: dict[str, Any], error: type[whence.WhenceError], text: str) -> None:
+    options = {"inputs": FOUR, "method": "gradient", **call}
+    with pytest.raises(error, match=text):
+        whence.explain(Shared(), options.pop("inputs"), **options)
+
+
+def test_odd_calls_of_compare_trace_save_and_at(tmp_path: Any) -> None:
+    with pytest.raises(whence.ParameterError, match="no parameter 'bogus'"):
+        whence.trace(Shared(), FOUR, method="gradient", bogus=1)
+    with pytest.raises(whence.ParameterError, match=r"methods=\[...\]"):
+        whence.compare(Shared(), FOUR, methods=["gradient"], method="gradient")
+    assert list(whence.compare(Shared(), FOUR, methods="gradient")) == ["gradient"]
+    with pytest.raises(whence.FileError, match="cannot write .*a.safetensors: No such"):
+        explain(Shared()).save(tmp_path / "no" / "a.safetensors")
+    close(explain(Shared(), at="b", target=0).values, torch.tensor([[1.0, 0, 0]]).double().expand(3, 3), 1e-12)
+    with pytest.raises(whence.InputError, match="ran 0 times"):
+        explain(Shared(), at="words")

@@ -771,3 +771,18 @@ def test_relevance_that_comes_to_padding_is_a_loss() -> None:
     for row, line in enumerate((full, padded)):
         assert abs(line["end"] - float(a.values[row].sum())) < 1e-9
         balanced(line)
+
+
+def test_the_relevance_of_attention_that_is_kept_is_by_the_methods_own_parameters() -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForSequenceClassification(BertConfig(**sizes, vocab_size=60)).eval()
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    maps = [
+        whence.explain(model, ids, method="lrp", composite="epsilon", epsilon=e, keep=("attention_relevance",)).kept
+        for e in (1e-6, 0.5)
+    ]
+    first, second = (found["attention_relevance"][0] for found in maps)
+    assert not torch.allclose(first, second, rtol=1e-3)

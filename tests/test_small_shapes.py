@@ -113,3 +113,28 @@ def test_a_transformer_encoder_with_padding(method: str) -> None:
             1e-9,
         )
     assert a.gap is None or float(a.gap.max()) < 1e-9
+
+
+class PatchNorm(nn.Module):
+    """A convolution's patches, normed, as tokens: the signal comes back to the norm channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.norm(x.relu()).flatten(2).transpose(1, 2).tanh().square().mean(1))
+
+
+@pytest.mark.parametrize("method", ["gradient", "input_x_gradient", "guided_backprop", "deeplift", "attnlrp"])
+def test_a_single_row_through_a_batch_norm_of_patches(method: str) -> None:
+    """torch's own derivative of such a row is another one than in a batch."""
+    torch.manual_seed(0)
+    model = PatchNorm().double().eval()
+    model.norm.running_var.uniform_(0.5, 2)
+    nn.init.normal_(model.norm.weight)
+    x = torch.randn(2, 4, 3, 3).double()
+    both = whence.explain(model, x, method=method, target=0)
+    for row in range(2):
+        alone = whence.explain(model, x[row : row + 1], method=method, target=0)
+        close(alone.values[0], both.values[row], 1e-12)

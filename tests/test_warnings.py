@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import whence
+from tests.support.functions import explain
 from whence.errors import gathered, warn
 
 
@@ -182,3 +183,17 @@ def test_texts_of_many_lengths_are_warned_of_once_by_the_users_rows():
     assert len(told_) == 1
     assert "rows [0, 1, 2, 3]" in told_[0]
     assert "rows [0]" in a[2].receipt["warnings"][0]
+
+
+def test_values_that_are_not_finite_are_said_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(whence.WhenceWarning, match=r"not finite in rows \[0\]"):
+        a = explain(lambda x: x.sqrt().sum(1), torch.tensor([[0.0, 1.0]]), method="input_x_gradient")
+    a.show()
+    assert "nan" in capsys.readouterr().out
+    assert a.to_html()
+
+
+def test_warnings_point_at_the_users_line() -> None:
+    with pytest.warns(whence.WhenceWarning) as caught:
+        whence.explain(lambda x: x.sqrt().sum(1), torch.tensor([[0.0, 1.0]]), method="input_x_gradient")
+    assert caught[0].filename == __file__

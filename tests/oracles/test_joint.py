@@ -14,6 +14,7 @@ import whence
 from tests.support import slow_attention as oracle
 from tests.support.hf import ENDS, SMALL, make
 from tests.support.models import close
+from whence.methods.attention.max_flow import max_flows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*every value of rows")
 ORACLE_OF: list[str] = []  # those of test_attention, on other models
@@ -115,9 +116,7 @@ def rows_of(read: int) -> dict[str, tuple[str, Any]]:
         "attcat": ("attcat", lambda s: oracle.tokens(s, True)),
         "flow": (
             "attention_flow",
-            lambda s: oracle.max_flows(
-                [a / 2 for a in oracle.residual(s, False)], eye.new_ones(len(s.a[0][0])).diag()[read]
-            ),
+            lambda s: max_flows([a / 2 for a in oracle.residual(s, False)], eye.new_ones(len(s.a[0][0])).diag()[read]),
         ),
     }
 
