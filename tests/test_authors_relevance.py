@@ -68,7 +68,7 @@ def test_vit(authors_vit: tuple[Any, Truth], tag: str) -> None:
 
 
 def test_two_classes_of_one_image_from_one_pass(authors_vit: tuple[Any, Truth]) -> None:
-    """Class-agnostic maps are what seed 001 criticises: rollout has one for both classes."""
+    """Class-agnostic maps are what Chefer, Gur & Wolf (2021) criticise: rollout has one for both classes."""
     import torch
 
     build, truth = authors_vit

@@ -126,7 +126,7 @@ def test_a_bad_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_axioms_of_the_seeds_and_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["axioms", "--methods", "gradient,deeplift"]) == 0
-    assert "the seed → measured" in capsys.readouterr().out
+    assert "stated → measured" in capsys.readouterr().out
     page = tmp_path / "a.html"
     code = main(
         ["axioms", "--model", "zoo:questions", "--text", "Who built it?", "--methods", "gradient", "--only",

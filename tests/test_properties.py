@@ -1,4 +1,4 @@
-"""The property table: the seeds' entries, counter-examples, broken methods, and any model without a crash."""
+"""The property table: the textbook's entries, counter-examples, broken methods, and any model without a crash."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.models import CASES
-from whence.evaluation.axioms import TOYS, properties, seed_table
+from whence.evaluation.axioms import TOYS, properties, textbook_table
 from whence.evaluation.axioms.invariance import around, equal_ways
 from whence.evaluation.axioms.points import Case, prepare
 from whence.evaluation.axioms.rewrites import Rewrite, rewrites
-from whence.evaluation.axioms.toys import SEED, SeedTable
+from whence.evaluation.axioms.toys import STATED, TextbookTable
 
 FEWER = {  # samples than by default
     "smoothgrad": {"samples": 2},
@@ -34,8 +34,8 @@ CHEAP = ["gradient", "guided_backprop", "deeplift", "integrated_gradients"]
 
 
 @pytest.fixture(scope="module")
-def seeds() -> SeedTable:
-    return seed_table()
+def seeds() -> TextbookTable:
+    return textbook_table()
 
 
 def net(*layers: nn.Module) -> nn.Module:
@@ -56,32 +56,32 @@ def case(model: Any, x: Any, **options: Any) -> Case:
     return prepare(model, x, **{**given, "features": 6, "equivalents": (), "chunk": 32, **options})
 
 
-# ---- the seeds' table ----
+# ---- the textbook's table ----
 
 
-@pytest.mark.parametrize("name", SEED)
+@pytest.mark.parametrize("name", STATED)
 @pytest.mark.parametrize("place", range(4), ids=CHEAP)
-def test_the_seeds_entry_is_reproduced(seeds: SeedTable, name: str, place: int) -> None:
+def test_the_seeds_entry_is_reproduced(seeds: TextbookTable, name: str, place: int) -> None:
     entry = seeds[CHEAP[place], name]
-    assert entry.seed == SEED[name][place]
-    assert entry.measured in ({entry.seed} if entry.seed else {"yes", "no"})
+    assert entry.stated == STATED[name][place]
+    assert entry.measured in ({entry.stated} if entry.stated else {"yes", "no"})
     assert (entry.measured == "no") == bool(entry.where)
 
 
-def test_what_the_seed_left_open_is_filled(seeds: SeedTable) -> None:
+def test_what_the_seed_left_open_is_filled(seeds: TextbookTable) -> None:
     assert seeds["deeplift", "sensitivity_b"].measured == "yes"
     assert seeds["deeplift", "linearity"].measured == "yes"
     assert seeds["guided_backprop", "implementation_invariance"].measured == "no"
     assert seeds.reference == dict(zip(CHEAP, (False, False, True, True), strict=True))
 
 
-def test_counter_examples_stand_beside_the_seeds_entries(seeds: SeedTable) -> None:
+def test_counter_examples_stand_beside_the_seeds_entries(seeds: TextbookTable) -> None:
     rescale = seeds["deeplift", "symmetry"]
-    assert (rescale.seed, rescale.measured) == ("yes", "yes")
+    assert (rescale.stated, rescale.measured) == ("yes", "yes")
     assert "a − relu(a − b) at (2, 2)" in rescale.against[0]
     assert "units 0 and 1 get 2 and 0" in rescale.against[0]
     guided = seeds["guided_backprop", "linearity"]
-    assert (guided.seed, guided.measured) == ("yes", "yes")
+    assert (guided.stated, guided.measured) == ("yes", "yes")
     assert guided.against[0].startswith("linearity_negative")
     assert not seeds["gradient", "linearity"].against
     assert "yes → yes 0*" in str(seeds)
@@ -89,7 +89,7 @@ def test_counter_examples_stand_beside_the_seeds_entries(seeds: SeedTable) -> No
     assert len(json.loads(seeds.to_json())) == len(seeds.entries) == len(seeds.to_csv().splitlines()) - 1
 
 
-def test_numbers_and_witnesses_on_toys(seeds: SeedTable) -> None:
+def test_numbers_and_witnesses_on_toys(seeds: TextbookTable) -> None:
     flat, jump = seeds.tables["saturated"], seeds.tables["threshold"]
     assert flat["gradient", "sensitivity_a"].number == 1
     assert flat["gradient", "completeness"].witness.said == "the sum is 0, the score moves by 1"

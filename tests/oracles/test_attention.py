@@ -52,7 +52,7 @@ ORACLES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "rollout, last row": ("rollout", {"readout": "last"}, lambda s: product(residual(s, True))[-1]),
     "rollout, mean of rows": ("rollout", {"readout": "mean"}, lambda s: product(residual(s, True)).mean(0)),
     "generic": ("generic_attention", {}, lambda s: generic(s, True)),
-    "generic, seed 000": ("generic_attention", {"identity": False}, lambda s: generic(s, False)),
+    "generic, without the identity": ("generic_attention", {"identity": False}, lambda s: generic(s, False)),
     "AttGrads": ("attention_gradients", {}, lambda s: product(both(s))[0]),
     "AttGrads, summed": ("attention_gradients", {"combine": "sum"}, lambda s: sum(both(s))[0]),  # type: ignore[index]
     "a × gradient": ("attention_x_gradient", {}, lambda s: both(s)[-1][0]),

@@ -396,7 +396,7 @@ def test_the_oracle_conserves_where_nothing_is_lost(composite: str, model: str) 
     close(expected(net, x, rules).flatten(1).sum(1), torch.ones(3).double(), 1e-8)
 
 
-# ---- seed 001's three conditions on the sum of two branches ----
+# ---- the three conditions of Chefer, Gur & Wolf (2021) on the sum of two branches ----
 
 
 class Joined(nn.Module):

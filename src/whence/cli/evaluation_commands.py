@@ -75,14 +75,14 @@ def recommend_command(options: argparse.Namespace) -> int:
 
 
 def axioms_command(options: argparse.Namespace) -> int:
-    from whence.evaluation.axioms import axioms, seed_table
+    from whence.evaluation.axioms import axioms, textbook_table
 
     check_out(options)
     names = listed(options.methods, "--methods") if options.methods else None
     if options.model is None:
         if options.text or options.image or options.file or options.only:
             raise ParameterError("There is no model to measure on.\n  Give --model.")
-        _tell(seed_table(names, seed=options.seed), options)
+        _tell(textbook_table(names, seed=options.seed), options)
         return 0
     wanted = None if names is None else by_method(options, names)
     only = listed(options.only, "--only") if options.only else None

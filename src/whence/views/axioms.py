@@ -15,7 +15,7 @@ from whence.views.tables import table
 
 if TYPE_CHECKING:
     from whence.evaluation.axioms.table import AxiomTable, Cell
-    from whence.evaluation.axioms.toys import Entry, SeedTable
+    from whence.evaluation.axioms.toys import TextbookEntry, TextbookTable
 
 _WASH = {"yes": "rgba(46,160,67,.22)", "no": "rgba(218,54,51,.22)", "not refuted": "rgba(187,128,9,.2)", "–": "none"}
 _WIDTH = 118
@@ -71,7 +71,7 @@ def _unmeasured(t: AxiomTable) -> list[str]:
     return found
 
 
-def printed_seed(t: SeedTable) -> str:
+def printed_textbook(t: TextbookTable) -> str:
     """One line per property, what the seed says → what is measured; a star where a counter-example is listed below."""
     names = list(dict.fromkeys(name for _, name in t.entries))
     of = list(t.reference)
@@ -83,13 +83,13 @@ def printed_seed(t: SeedTable) -> str:
             found += _wrapped(f"{e.method}, {e.property}: {e.where}", "  ")
     beside = [line for e in t.entries.values() for a in e.against for line in _wrapped(f"{_of(e)}: {a}", "  ")]
     return "\n".join(
-        [table(["the seed → measured", *of], lines), "", "Witnesses", *found]
-        + (["", "* Counter-examples beyond the seed's functions", *beside] if beside else [])
+        [table(["stated → measured", *of], lines), "", "Witnesses", *found]
+        + (["", "* Counter-examples beyond the toy functions", *beside] if beside else [])
     )
 
 
-def _of(entry: Entry) -> str:
-    return f"{entry.method}, {entry.property} (the seed: {entry.seed or 'open'})"
+def _of(entry: TextbookEntry) -> str:
+    return f"{entry.method}, {entry.property} (stated: {entry.stated or 'open'})"
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
@@ -132,16 +132,16 @@ def _explained(t: AxiomTable) -> str:
     return f'<section><h2>What is what</h2><table class="plain">{lines}</table></section>'
 
 
-def page_of_seed(t: SeedTable, title: str) -> str:
+def page_of_textbook(t: TextbookTable, title: str) -> str:
     toys = [
         f"<section><h2>{text(name)}</h2><p>{text(TOYS[name].note)}.</p></section>{section(found)}"
         for name, found in t.tables.items()
     ]
-    return page(title, [seed_section(t), *toys])
+    return page(title, [textbook_section(t), *toys])
 
 
-def seed_section(t: SeedTable) -> str:
-    """The seed's table, entry → measured, with counter-examples below."""
+def textbook_section(t: TextbookTable) -> str:
+    """The usual table, stated → measured, with counter-examples below."""
     of, names = list(t.reference), list(dict.fromkeys(name for _, name in t.entries))
     heads = "".join(f"<th>{text(m)}</th>" for m in of)
     body = f"<tr><th>reference-based</th>{''.join(f'<td>{_yes(t.reference[m])}</td>' for m in of)}</tr>"
@@ -160,5 +160,5 @@ def seed_section(t: SeedTable) -> str:
         "A star: a counter-example from beyond them is listed below.</p>"
         f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
         f"<h3>Witnesses</h3><ul>{fails}</ul>"
-        f"<h3>Counter-examples beyond the seed's functions</h3><ul>{beside}</ul></section>"
+        f"<h3>Counter-examples beyond the toy functions</h3><ul>{beside}</ul></section>"
     )

@@ -10,12 +10,12 @@ from whence.evaluation.axioms.asker import Asker, NotMeasured
 from whence.evaluation.axioms.points import prepare
 from whence.evaluation.axioms.registry import axiom, properties
 from whence.evaluation.axioms.table import AxiomTable, Cell, Finding, Witness
-from whence.evaluation.axioms.toys import TOYS, Toy, seed_table
+from whence.evaluation.axioms.toys import TOYS, Toy, textbook_table
 from whence.methods import methods as known
 from whence.util.checks import check_count, not_allowed
 from whence.util.progress import steps
 
-__all__ = ["TOYS", "AxiomTable", "Cell", "Toy", "Witness", "axiom", "axioms", "properties", "seed_table"]
+__all__ = ["TOYS", "AxiomTable", "Cell", "Toy", "Witness", "axiom", "axioms", "properties", "textbook_table"]
 
 
 def axioms(

@@ -1,4 +1,4 @@
-"""The seeds' toy functions, and the seeds' table beside what is measured on them."""
+"""The toy functions by which the properties are taught, and the usual table beside what is measured on them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ TOYS: dict[str, Toy] = {
     ),
 }  # fmt: skip
 
-# seed 004's summary, as it stands: an empty entry is one that it left open
+# the usual table: what is commonly stated of each method; an empty entry is left open
 _METHODS = ("gradient", "guided_backprop", "deeplift", "integrated_gradients")
-SEED: dict[str, tuple[str, str, str, str]] = {
+STATED: dict[str, tuple[str, str, str, str]] = {
     "sensitivity_a": ("no", "no", "yes", "yes"),
     "sensitivity_b": ("yes", "yes", "", "yes"),
     "continuity": ("no", "no", "yes", "yes"),
@@ -70,50 +70,50 @@ SEED: dict[str, tuple[str, str, str, str]] = {
     "symmetry": ("yes", "yes", "yes", "yes"),
     "linearity": ("yes", "yes", "", "yes"),
 }
-BEYOND = {  # a property → what says more of it than the seed asked
+BEYOND = {  # a property → what says more of it than the usual table asks
     "sensitivity_b": "sensitivity_b_cancelling",
     "linearity": "linearity_negative",
 }
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry of the seed's table, the verdict measured on its toys, and counter-examples found elsewhere."""
+class TextbookEntry:
+    """One entry of the usual table, the verdict measured on the toys, and counter-examples found elsewhere."""
 
     property: str
     method: str
-    seed: str  # "yes", "no", or "" where the seed left it open
+    stated: str  # "yes", "no", or "" where it is left open
     measured: Verdict
     number: float | None
     where: str  # the toy, and the witness
-    against: tuple[str, ...]  # counter-examples beyond the seed's own functions
+    against: tuple[str, ...]  # counter-examples beyond the toys themselves
 
     def __str__(self) -> str:
         number = "" if self.number is None else f" {self.number:.1g}"
-        return f"{self.seed or 'open'} → {self.measured}{number}{'*' if self.against else ''}"
+        return f"{self.stated or 'open'} → {self.measured}{number}{'*' if self.against else ''}"
 
 
 @dataclass(frozen=True)
-class SeedTable:
-    """Seed 004's table beside what was measured; `entries` by (method, property)."""
+class TextbookTable:
+    """The usual table beside what was measured; `entries` by (method, property)."""
 
-    entries: Mapping[tuple[str, str], Entry]
+    entries: Mapping[tuple[str, str], TextbookEntry]
     tables: Mapping[str, AxiomTable]  # by toy
     reference: Mapping[str, bool]
 
-    def __getitem__(self, key: tuple[str, str]) -> Entry:
+    def __getitem__(self, key: tuple[str, str]) -> TextbookEntry:
         return self.entries[key]
 
     def __str__(self) -> str:
-        from whence.views.axioms import printed_seed
+        from whence.views.axioms import printed_textbook
 
-        return printed_seed(self)
+        return printed_textbook(self)
 
-    def to_html(self, path: Place = None, *, title: str = "Whence: the seeds' property table, measured") -> str:
+    def to_html(self, path: Place = None, *, title: str = "Whence: the textbook's property table, measured") -> str:
         """A self-contained page; written to a file, if there is a path."""
-        from whence.views.axioms import page_of_seed
+        from whence.views.axioms import page_of_textbook
 
-        return page_written(page_of_seed(self, title), path)
+        return page_written(page_of_textbook(self, title), path)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html, csv or json."""
@@ -122,9 +122,9 @@ class SeedTable:
         write(self, path)
 
     def _repr_html_(self) -> str:
-        from whence.views.axioms import seed_section
+        from whence.views.axioms import textbook_section
 
-        return seed_section(self)
+        return textbook_section(self)
 
     def to_json(self, path: Place = None) -> str:
         """The entries, as JSON; written to a file, if there is a path."""
@@ -132,16 +132,16 @@ class SeedTable:
 
     def to_csv(self, path: Place = None) -> str:
         """One line per entry; written to a file, if there is a path."""
-        head = ["property", "method", "seed", "measured", "number", "where", "against"]
+        head = ["property", "method", "stated", "measured", "number", "where", "against"]
         lines = [
-            [e.property, e.method, e.seed, e.measured, e.number, e.where, "; ".join(e.against)]
+            [e.property, e.method, e.stated, e.measured, e.number, e.where, "; ".join(e.against)]
             for e in self.entries.values()
         ]
         return written(csv_text(head, lines), path)
 
 
-def seed_table(methods: Any = None, *, seed: int = 0) -> SeedTable:
-    """Seed 004's table, each entry beside what is measured on the seeds' toy functions, and beside counter-examples."""
+def textbook_table(methods: Any = None, *, seed: int = 0) -> TextbookTable:
+    """What is usually stated of each method, beside what is measured on the toy functions and counter-examples."""
     from whence.evaluation.axioms import axioms
 
     tables = {
@@ -152,19 +152,19 @@ def seed_table(methods: Any = None, *, seed: int = 0) -> SeedTable:
     }
     first = next(iter(tables.values()))
     entries = {
-        (method, name): _entry(tables, method, name, dict(zip(_METHODS, told, strict=True)).get(method, ""))
-        for name, told in SEED.items()
+        (method, name): _entry(tables, method, name, dict(zip(_METHODS, stated, strict=True)).get(method, ""))
+        for name, stated in STATED.items()
         for method in first.methods
     }
-    return SeedTable(entries, tables, first.reference)
+    return TextbookTable(entries, tables, first.reference)
 
 
-def _entry(tables: Mapping[str, AxiomTable], method: str, name: str, told: str) -> Entry:
+def _entry(tables: Mapping[str, AxiomTable], method: str, name: str, stated: str) -> TextbookEntry:
     own = {toy: table[method, name] for toy, table in tables.items() if not TOYS[toy].counter}
     where, cell = _verdict(own)
-    said = "" if cell.witness is None or cell.verdict != "no" else f"{where}: {cell.witness}"
+    witness = "" if cell.witness is None or cell.verdict != "no" else f"{where}: {cell.witness}"
     against = () if cell.verdict == "no" else _against(tables, method, name)
-    return Entry(name, method, told, cell.verdict, cell.number, said, against)
+    return TextbookEntry(name, method, stated, cell.verdict, cell.number, witness, against)
 
 
 def _verdict(cells: Mapping[str, Cell]) -> tuple[str, Cell]:
@@ -175,13 +175,13 @@ def _verdict(cells: Mapping[str, Cell]) -> tuple[str, Cell]:
 
 
 def _against(tables: Mapping[str, AxiomTable], method: str, name: str) -> tuple[str, ...]:
-    found = []
+    examples = []
     for toy, table in tables.items():
         if TOYS[toy].counter and table[method, name].verdict == "no":
-            found.append(f"{TOYS[toy].note}: {table[method, name].witness}")
+            examples.append(f"{TOYS[toy].note}: {table[method, name].witness}")
     more = BEYOND.get(name)
     if more:
         where, cell = _verdict({toy: table[method, more] for toy, table in tables.items()})
         if cell.verdict == "no":
-            found.append(f"{more}, {where}: {cell.witness}")
-    return tuple(found)
+            examples.append(f"{more}, {where}: {cell.witness}")
+    return tuple(examples)
