@@ -102,7 +102,8 @@ def join(
     embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
     if channels is not None and (channels != how or len(embedded) < len(raw)):
         return found.channels(channels)
-    return found.put_together(dict.fromkeys(embedded, how), list(raw)) if embedded else found
+    shown = zip(found.by_name(), raw, strict=True)
+    return found.with_channels({new: how for new, name in shown if name in embedded}) if embedded else found
 
 
 def _completeness(values: Mapping[str, Tensor], score: Tensor, before: Tensor, k_shown: bool) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, Said, shown
+from whence.results import forms
 from whence.util.checks import check_choice, not_allowed
 from whence.util.files import Place, page_written
 from whence.util.terminal import clean, say
@@ -96,39 +97,40 @@ class Attribution:
         return replace(self, **picked, kept=kept, receipt={**self.receipt, **per_row, **_receipt(about)})
 
     def _trimmed(self) -> Attribution:
+        """A single row without its padding."""
         if self.real is None:
             return self
-        axis = 2 if self.several else 1
+        axis = 1 + self.several
 
-        def trim(value: Any, real: Any) -> Any:
-            if real is None or value is None:
-                return value
-            if isinstance(real, Mapping):
-                return {key: trim(item, real[key]) for key, item in value.items()}
-            if isinstance(real, tuple):
-                return tuple(trim(v, r) for v, r in zip(value, real, strict=True))
-            if isinstance(value, tuple):  # ids that enter two embeddings
-                return tuple(trim(part, real) for part in value)
-            for i in range(real.dim() - 1):  # pairs of units lose padding on both sides
-                there = real[0].any(tuple(j for j in range(real.dim() - 1) if j != i)) if real.dim() > 2 else real[0]
-                value = value.index_select(axis + i, there.nonzero().flatten())
-            return value
+        def trim(field: Any) -> Any:
+            cut = lambda part, real: part if real is None else _trimmed(part, real[0], axis)  # noqa: E731
+            return None if field is None else forms.each(cut, self.values, field, self.real)
 
-        parts = {name: trim(getattr(self, name), self.real) for name in ("values", "raw", "positive", "negative")}
-        if isinstance(self.real, Tensor):
-            kept_places = self.real[0].nonzero().flatten().tolist()
+        trimmed = {name: trim(getattr(self, name)) for name in ("values", "raw", "positive", "negative")}
+        if self.one_input:
             for name in ("units", "spans", "special", "words", "segments"):
-                told = getattr(self, name)
-                parts[name] = None if told is None else [[row[i] for i in kept_places] for row in told]
-        elif isinstance(self.real, Mapping) and isinstance(self.units, Mapping):
-            parts["units"] = {name: _there(names, self.real.get(name)) for name, names in self.units.items()}
-        kept = {name: v if isinstance(v, list) else trim(v, self.real) for name, v in self.kept.items()}
-        return replace(self, **parts, kept=kept, real=None)
+                trimmed[name] = _there(getattr(self, name), self.real)
+        elif isinstance(self.units, Mapping):
+            masks = self.by_name("real")
+            trimmed["units"] = {name: _there(units, masks.get(name)) for name, units in self.units.items()}
+        kept = {name: v if isinstance(v, list) else trim(v) for name, v in self.kept.items()}
+        return replace(self, **trimmed, kept=kept, real=None)
 
     @property
     def several(self) -> bool:
         """Whether there are several targets per row, so that values are (rows, k, …)."""
         return self.output_value.dim() == 2
+
+    # ---- inputs ----
+
+    @property
+    def one_input(self) -> bool:
+        """Whether one input is explained, so that values are a tensor and not a tuple or a dict of tensors."""
+        return isinstance(self.values, Tensor)
+
+    def by_name(self, field: str = "values") -> dict[str, Any]:
+        """A field by explained input; the only one is named "", those of a tuple "0", "1", …"""
+        return forms.by_name(getattr(self, field), self.values)
 
     # ---- reading ----
 
@@ -141,24 +143,18 @@ class Attribution:
         check_choice("channels", how, _AGGREGATES)
         k = int(self.several)
 
-        def aggregate(raw: Any, axis: Any) -> Any:
-            if isinstance(axis, Mapping):
-                return {key: aggregate(raw[key], item) for key, item in axis.items()}
-            if isinstance(axis, tuple):
-                return tuple(aggregate(r, item) for r, item in zip(raw, axis, strict=True))
+        def aggregate(raw: Any, axis: int | None, real: Tensor | None) -> Tensor:
             if axis is None:
                 raise InputError(
-                    f"channels={how!r} needs a channel axis, and the values are {tuple(raw.shape)}.\n"
+                    f"channels={how!r} needs a channel axis, but the values are {tuple(raw.shape)}.\n"
                     "  Leave channels out for inputs that are neither images nor ids."
                 )
-            parts = raw if isinstance(raw, tuple) else (raw,)  # ids may enter two embeddings
-            parts = tuple(part[..., None] if part.dim() == axis + k else part for part in parts)  # nothing to sum
+            parts = [part[..., None] if part.dim() == axis + k else part for part in forms.embeddings(raw)]
             last = [part.flatten(axis + k) if axis > 1 else part.movedim(1 + k, -1) for part in parts]
-            return _aggregated(torch.cat(last, -1), how)
+            return self._without_padding(_aggregated(torch.cat(last, -1), how), real)
 
-        names = list(_named(self.values))
-        found = replace(self, values=self._without_padding(aggregate(self.raw, self.channel_axis)))
-        found = found.put_together(dict.fromkeys(names, how), names)
+        values = forms.each(aggregate, self.values, self.raw, self.channel_axis, self.real)
+        found = replace(self, values=values).with_channels(dict.fromkeys(self.by_name(), how))
         summed = how == "sum" and self.channel_axis == 1 and isinstance(self.positive, Tensor)
         of_tokens = how == "sum" and isinstance(self.channel_axis, int) and self.channel_axis > 1
         if self.positive is None or of_tokens:
@@ -167,11 +163,9 @@ class Attribution:
             return replace(found, positive=None, negative=None)
         return replace(found, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
 
-    def put_together(self, how: Mapping[str, str], names: Sequence[str]) -> Attribution:
-        """Say in the receipt how the channels of some of the explained inputs were put together."""
-        shown = names if isinstance(self.values, Mapping) else [str(i) for i in range(len(names))]
-        said = {new: how[name] for new, name in zip(shown, names, strict=True) if name in how}
-        told = next(iter(how.values())) if len(names) == 1 else said
+    def with_channels(self, how: Mapping[str, str]) -> Attribution:
+        """The same with a receipt that tells how the channels of some inputs were put together, by the input's name."""
+        told = next(iter(how.values())) if len(self.by_name()) == 1 else dict(how)
         return replace(self, receipt={**self.receipt, "channels": told})
 
     def signed(self, name: str = "") -> bool:
@@ -181,12 +175,7 @@ class Attribution:
         sizes = self.params.get("absolute") is True or self.params.get("kind") in ("square", "variance")
         return all(one in (None, "sum") for one in every) and not sizes
 
-    def _without_padding(self, values: Any, real: Any = ...) -> Any:
-        real = self.real if real is ... else real
-        if isinstance(real, Mapping):
-            return {key: self._without_padding(item, real[key]) for key, item in values.items()}
-        if isinstance(real, tuple):
-            return tuple(self._without_padding(v, r) for v, r in zip(values, real, strict=True))
+    def _without_padding(self, values: Tensor, real: Tensor | None) -> Tensor:
         if real is None:
             return values
         mask = real[:, None] if self.several else real
@@ -194,7 +183,7 @@ class Attribution:
 
     def to_image_size(self) -> Attribution:
         """A grid of patches stretched to the image, bilinearly."""
-        if self.image_size is None or not isinstance(self.values, Tensor):
+        if self.image_size is None or not self.one_input:
             raise InputError("to_image_size() stretches a grid of patches, and these values are none.\n  Leave it out.")
         lead = self.values.shape[:-2]
         flat = self.values.reshape(-1, 1, *self.values.shape[-2:])
@@ -205,8 +194,8 @@ class Attribution:
         """One value per word, the sum of its tokens'; special tokens stay by themselves."""
         from whence.results.words import merged
 
-        if isinstance(self.values, Mapping):
-            names = ", ".join(map(str, self.values))
+        if not self.one_input:
+            names = ", ".join(self.by_name())
             raise InputError(
                 f"merge_words() puts one text's tokens together, and several inputs are explained: {names}.\n"
                 "  Read `values` and `units` of each by its name."
@@ -215,7 +204,7 @@ class Attribution:
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""
-        if not isinstance(self.values, Tensor) or self.several:
+        if not self.one_input or self.several:
             raise InputError("top(k) reads one map per row.\n  Take one input's values, or one target, first.")
         if k < 1:
             raise not_allowed("k", k, "a whole number, at least 1", "top")
@@ -229,7 +218,7 @@ class Attribution:
             import pandas
         except ImportError:
             raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
-        if not isinstance(self.values, Tensor):
+        if not self.one_input:
             raise InputError("to_pandas() reads one explained input.\n  Explain one with wrt=.")
         from whence.views.maps import maps
 
@@ -248,7 +237,8 @@ class Attribution:
         say(describe(self, coloured()))
 
     def __repr__(self) -> str:
-        shapes = _shapes(self.values)
+        named = {name: tuple(part.shape) for name, part in self.by_name().items()}
+        shapes = list(named.values()) if isinstance(self.values, tuple | list) else forms.in_form(named, self.values)
         gap = "" if self.gap is None else f", worst gap {float(self.gap.max()):.2g}"
         return f"Attribution({clean(str(self.method))}, {len(self)} row{'s' * (len(self) != 1)}, values {shapes}{gap})"
 
@@ -309,13 +299,6 @@ def _about(said: Said, rows: Sequence[int]) -> Said | None:
     return replace(said, rows=there) if there else None
 
 
-def _named(values: Any) -> dict[str, Any]:
-    """Values by input; the only one has no name, those of a tuple are numbered."""
-    if isinstance(values, Mapping):
-        return dict(values)
-    return {str(i): v for i, v in enumerate(values)} if isinstance(values, tuple | list) else {"": values}
-
-
 def _aggregated(raw: Tensor, how: str) -> Tensor:
     if how == "l2":
         return torch.linalg.vector_norm(raw, dim=-1)
@@ -324,15 +307,19 @@ def _aggregated(raw: Tensor, how: str) -> Tensor:
     return raw.abs().amax(-1) if how == "max_abs" else raw.abs().sum(-1)
 
 
-def _there(names: list[list[str]], real: Tensor | None) -> list[list[str]]:
-    """The names of one row's units, without padding's."""
-    if real is None:
-        return names
-    there = real[0].flatten(1).any(1).tolist() if real.dim() > 2 else real[0].tolist()
-    return [[name for name, kept in zip(names[0], there, strict=True) if kept]]
+def _trimmed(part: Any, real: Tensor, axis: int) -> Any:
+    """One input's part of a row without padding; pairs of units lose it on both sides."""
+    if isinstance(part, tuple):  # ids that enter two embeddings
+        return tuple(_trimmed(own, real, axis) for own in part)
+    for i in range(real.dim()):
+        there = real.any(tuple(j for j in range(real.dim()) if j != i)) if real.dim() > 1 else real
+        part = part.index_select(axis + i, there.nonzero().flatten())
+    return part
 
 
-def _shapes(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {key: tuple(item.shape) for key, item in values.items()}
-    return tuple(values.shape) if isinstance(values, Tensor) else [tuple(item.shape) for item in values]
+def _there(rows: list[list[Any]] | None, real: Tensor | None) -> list[list[Any]] | None:
+    """What is known of each unit of a single row, without padding."""
+    if rows is None or real is None:
+        return rows
+    there = real[0].flatten(1).any(1) if real.dim() > 2 else real[0]
+    return [[row[i] for i in there.nonzero().flatten().tolist()] for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.errors import warn
 from whence.results.attribution import Attribution
+from whence.results.forms import tensors
 
 _CANCELLED = 0.005  # of all magnitudes: what is left of them in their sum
 _CHANCE = 0.05  # of what parts of random signs would leave, 1/√n of their magnitudes
@@ -22,10 +23,10 @@ def doubt(found: Attribution, facts: Mapping[str, Any], own: bool = False) -> No
 
     Under rules of the user's `own` nothing may be what was wanted.
     """
-    sizes = [part.detach().abs().double() for part in _parts(found.values)]
+    sizes = [part.detach().abs().double() for part in tensors(found.values)]
     flat = [size.reshape(*found.output_value.shape, -1) for size in sizes]  # (rows, [k,] units)
     mass = torch.stack([size.sum(-1) for size in flat]).sum(0)
-    raw = [part.detach().abs().reshape(*mass.shape, -1).sum(-1) for part in _parts(found.raw)]
+    raw = [part.detach().abs().reshape(*mass.shape, -1).sum(-1) for part in tensors(found.raw)]
     empty = (mass == 0) & (torch.stack([part.double() for part in raw]).sum(0) == 0)  # or a sum that is 0: said already
     nothing = _rows(empty & _has_units(found, mass))
     if nothing and not own:
@@ -103,14 +104,6 @@ def _has_units(found: Attribution, like: Tensor) -> Tensor:
     """Rows that are not padding altogether."""
     if found.real is None:
         return torch.ones_like(like, dtype=torch.bool)
-    masks = [mask for mask in _parts(found.real) if mask is not None]
+    masks = [mask for mask in tensors(found.real) if mask is not None]
     real = torch.stack([mask.reshape(len(like), -1).any(1).to(like.device) for mask in masks]).any(0)
     return real.view(-1, *[1] * (like.dim() - 1)).expand_as(like)
-
-
-def _parts(values: Any) -> Iterator[Any]:
-    if isinstance(values, Mapping | tuple | list):
-        for part in values.values() if isinstance(values, Mapping) else values:
-            yield from _parts(part)  # ids may enter two embeddings
-    else:
-        yield values

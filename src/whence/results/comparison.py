@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,23 +78,11 @@ class Comparison(Mapping[str, Attribution]):
 
 def _ranks(a: Attribution) -> Tensor:
     """Centred ranks (rows, units) of each row's values, input by input; padding takes no part and is 0."""
-    parts = [a.values] if isinstance(a.values, Tensor) else list(_items(a.values))
-    masks = (
-        [a.real]
-        if isinstance(a.values, Tensor)
-        else list(_items(a.real))
-        if a.real is not None
-        else [None] * len(parts)
-    )
+    parts = list(zip(a.by_name().values(), a.by_name("real").values(), strict=True))
     rows = []
     for row in range(len(a)):
-        ranked = [_row_ranks(v[row], None if mask is None else mask[row]) for v, mask in zip(parts, masks, strict=True)]
-        rows.append(torch.cat(ranked))
+        rows.append(torch.cat([_row_ranks(part[row], None if real is None else real[row]) for part, real in parts]))
     return torch.stack(rows)
-
-
-def _items(values: Any) -> Any:
-    return values.values() if isinstance(values, Mapping) else values
 
 
 def _row_ranks(values: Tensor, real: Tensor | None) -> Tensor:

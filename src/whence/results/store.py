@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence.errors import FileError
 from whence.results.attribution import Attribution
+from whence.results.forms import by_name
 from whence.util.files import put
 
 _FORM = "whence.attribution.1"
@@ -69,7 +70,7 @@ def load(path: str | PathLike[str]) -> Attribution:
 
 def _tensors(value: Any, rows: int) -> bool:
     """One number per unit and row: a tensor, or several by name or in order."""
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
+    parts = by_name(value, value).values()
     return bool(parts) and all(isinstance(part, Tensor) and part.dim() > 0 and len(part) == rows for part in parts)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from whence.errors import InputError
 
@@ -18,7 +17,7 @@ Word = tuple[str, tuple[int, int], bool]  # what is shown, its span, whether it 
 
 def merged(a: Attribution) -> Attribution:
     """One value per word, the sum of its tokens'; special tokens stay by themselves."""
-    if a.words is None or not isinstance(a.values, Tensor):
+    if a.words is None or not a.one_input:
         raise InputError("merge_words() needs to know the words.\n  Explain a text with whence.load or whence.wrap.")
     groups = [_groups(a, row) for row in range(len(a))]
     words = [[_word(a, row, group) for group in found] for row, found in enumerate(groups)]
@@ -43,7 +42,7 @@ def _groups(a: Attribution, row: int) -> list[list[int]]:
     assert a.words is not None
     found: dict[Any, list[int]] = {}
     for i, word in enumerate(a.words[row]):
-        if isinstance(a.real, Tensor) and not bool(a.real[row, i]):
+        if a.real is not None and not bool(a.real[row, i]):
             continue
         segment = a.segments[row][i] if a.segments is not None else 0
         found.setdefault(("alone", i) if word is None else (segment, word), []).append(i)
