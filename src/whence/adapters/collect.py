@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from whence.adapters.tasks import TASKS
 from whence.adapters.tokens import Tokens
 from whence.adapters.wrapped import Wrapped
 from whence.errors import warn
+from whence.results import forms
 from whence.results.attribution import Attribution
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
@@ -49,15 +51,15 @@ def _explained(facts: Any, answer: Attribution, wrt: Any) -> Any:
     """Facts of several inputs by name: those of the inputs that were explained."""
     if not isinstance(facts, Mapping):
         return facts
-    if isinstance(answer.values, Mapping):
-        return {name: facts[name] for name in answer.values if name in facts}
+    if not answer.one_input:
+        return {name: facts[name] for name in answer.by_name() if name in facts}
     name = wrt[0] if isinstance(wrt, list | tuple) and len(wrt) == 1 else wrt
     return facts.get(name) if isinstance(name, str) else None
 
 
 def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
     """Whether the values are one per token, and not those of some layer."""
-    if units is None or not isinstance(answer.values, Tensor):
+    if units is None or not answer.one_input:
         return True
     axis = 1 + answer.several
     return answer.values.dim() == axis + 1 and answer.values.shape[axis] == len(units[0])
@@ -76,7 +78,7 @@ def _joined(parts: list[Attribution]) -> Attribution:
         if any(g is None for g in given):
             fields[name] = None
         elif name in _LIKE_VALUES:
-            fields[name] = _stacked(given, 1 if name == "real" else axis)
+            fields[name] = forms.each(partial(_stacked, 1 if name == "real" else axis), parts[0].values, *given)
         elif name in _PER_ROW:
             fields[name] = torch.cat(given)
         elif all(isinstance(g, Mapping) for g in given):  # of several inputs
@@ -90,14 +92,13 @@ def _joined(parts: list[Attribution]) -> Attribution:
 
 
 def _length(part: Attribution) -> int:
-    values = part.values if isinstance(part.values, Tensor) else next(iter(part.values.values()))
-    return int(values.shape[1 + part.several])
+    return int(next(iter(part.by_name().values())).shape[1 + part.several])
 
 
-def _stacked(given: list[Any], axis: int) -> Any:
+def _stacked(axis: int, *given: Any) -> Tensor | None:
     """One tensor of all rows, the shorter ones filled with zeros; pairs of units have two such axes."""
-    if isinstance(given[0], Mapping):
-        return {key: _stacked([g[key] for g in given], axis) for key in given[0]}
+    if any(g is None for g in given):
+        return None
     largest = [max(sizes) for sizes in zip(*(g.shape[axis:] for g in given), strict=True)]
     parts = []
     for g in given:

@@ -124,7 +124,7 @@ def draw(figure: Any, path: Path) -> None:
 
 
 def _is_text(a: Attribution) -> bool:
-    return isinstance(a.values, Tensor) and has_tokens(a) and a.values.dim() == 2
+    return a.one_input and has_tokens(a) and a.values.dim() == 2
 
 
 FORMS: dict[str, Writer] = {

@@ -121,17 +121,13 @@ _TRANSLATED = {"input_ids": "source", "decoder_input_ids": "written so far"}  # 
 
 def maps(a: Attribution, rows: int) -> Iterator[Map]:
     """The maps of the first rows, input by input and target by target."""
-    named: Mapping[str, Tensor]
-    if isinstance(a.values, Tensor):
-        named = {"": a.values}
-    else:
-        named = a.values if isinstance(a.values, Mapping) else {str(i): v for i, v in enumerate(a.values)}
+    named, all_units, masks = a.by_name(), a.by_name("units"), a.by_name("real")
     titles = _TRANSLATED if _TRANSLATED.keys() <= named.keys() else {}
     for row in range(min(len(a), rows)):
         for name, values in named.items():
             for k, part in enumerate(values[row] if a.several else [values[row]]):
                 target, score = _asked(a, row, k)
-                units, real = _of(a.units, name, row), _of(a.real, name, row)
+                units, real = (None if own is None else own[row] for own in (all_units[name], masks[name]))
                 fits = units is not None and part.dim() and all(size <= len(units) for size in part.shape)
                 yield Map(
                     row, part, target, score, name, titles.get(name, name), units if fits else None, real, space_of(a),
@@ -170,14 +166,6 @@ def space_of(a: Attribution) -> str:
     """What the explained scores are, in words."""
     asked = str(a.receipt.get("output"))
     return asked.replace("_", "-") if asked in ("logit", "probability", "log_probability") else "score"
-
-
-def _of(told: Any, name: str, row: int) -> Any:
-    """A row's entry, of the named input where there are several."""
-    own = told.get(name) if isinstance(told, Mapping) else told
-    if isinstance(own, tuple):
-        own = own[int(name)] if name else None
-    return None if own is None else own[row]
 
 
 def _asked(a: Attribution, row: int, k: int) -> tuple[str, float]:

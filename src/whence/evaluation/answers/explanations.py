@@ -159,7 +159,7 @@ CONTROLS: dict[str, Callable[[Case], Attribution]] = {"edges": edges}  # beside 
 
 def unit_scores(case: Case, a: Attribution) -> Tensor:
     """One number per unit, (units,) in float64, of one row's attribution."""
-    if not isinstance(a.values, Tensor):
+    if not a.one_input:
         raise InputError(f"{a.method} explains several inputs.\n  Name the one to evaluate with wrt=.")
     if a.image_size is not None and tuple(a.values.shape[1:]) != case.shape:
         a = a.to_image_size()

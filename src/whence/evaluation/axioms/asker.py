@@ -100,7 +100,7 @@ class Asker:
                 function, inputs, method=self.method, target=0, baseline=baseline or None, wrt=wrt, seed=self.seed,
                 progress=False, **self._units(), **self.params,
             )  # fmt: skip
-        found = a.values if isinstance(a.values, Mapping) else {name: a.values}
+        found = {name: a.values} if a.one_input else a.by_name()
         if name not in found:
             raise NotMeasured(f"it gives no value to {name!r}")
         phi = self.case.units(found[name].detach().double())
