@@ -120,7 +120,7 @@ def turned() -> Iterator[str]:
     def turned(subject: Any) -> dict[str, Tensor]:
         """Each feature gets what the one before deserves."""
         found = whence.methods["integrated_gradients"].function(subject, tolerance=1e-4, max_steps=512)
-        return {key: value.roll(1, -1) for key, value in found.items()}
+        return {key: value.roll(1, -1) for key, value in found.values.items()}
 
     yield "turned"
     whence.methods._entries.pop("turned")

@@ -30,8 +30,9 @@ from whence.errors import (
     gathered,
     shown,
 )
-from whence.methods import methods, sensitivity
+from whence.methods import answer_of, methods, sensitivity
 from whence.methods import methods as known_methods
+from whence.methods.answer import Answer
 from whence.methods.defaults import OTHERWISE, default
 from whence.methods.kept import check, kept
 from whence.results.assemble import Part, join
@@ -237,11 +238,11 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
 def _traced(subject: Subject, params: Mapping[str, Any]) -> Record:
     """What the passes of all rows did; row after row, where a rule sums per row and nobody knows where the rows are."""
     try:
-        methods[subject.method].function(subject.resolved(), **params)
+        _answer_of(subject.resolved(), params)
     except RowsLost as lost:
         subject = replace(subject, record=Record(steps=[], overall={"row_by_row": str(lost)}))
         for row in subject.split(1):
-            methods[subject.method].function(row.resolved(), **params)
+            _answer_of(row.resolved(), params)
     return subject.record
 
 
@@ -258,15 +259,25 @@ def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
     subject = subject.resolved()
-    raw = methods[subject.method].function(subject, **params)
+    answer = _answer_of(subject, params)
     facts = subject.measured
     assert facts.score is not None
     if facts.probability is not None:
         subject.record.say(probability=row_entries(facts.probability))
-    there = at_baseline.score(subject)
-    before = there if facts.before is None else facts.before
-    found = kept(subject.pinned(), keep, params)
-    return Part(raw, facts.score, facts.index, before, found, facts.beside, facts.padding)
+    there = answer.baseline_score
+    if there is None and subject.baselines:
+        there, per_row = at_baseline.score(subject)
+        subject.record.say(**per_row)
+    before = there if answer.start_score is None else answer.start_score
+    return Part(answer, facts.score, facts.index, before, kept(subject.pinned(), keep, params))
+
+
+def _answer_of(subject: Subject, params: Mapping[str, Any]) -> Answer:
+    """What the method answers; its receipt entries are noted."""
+    answer = answer_of(subject.method, subject, params)
+    subject.record.overall |= answer.overall
+    subject.record.say(**answer.per_row)
+    return answer
 
 
 def _subject(

@@ -7,11 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
+from whence.methods.answer import Answer, as_answer
 from whence.registry import Registry
+from whence.subject import Subject
 
-Method = Callable[..., dict[str, Tensor]]
+Method = Callable[..., Answer | dict[str, Tensor]]
 methods: Registry[Method] = Registry("method", package=__name__)
 method = methods.register
+
+
+def answer_of(name: str, subject: Subject, params: Mapping[str, Any]) -> Answer:
+    """What a method answers for a subject whose baseline is resolved."""
+    return as_answer(methods[name].function(subject, **params))
 
 
 def sensitivity(name: str, params: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from whence.methods import method
+from whence.methods.answer import Answer
 from whence.rules.closed_forms import REFERENCE_EXPAND, REFERENCE_RULES
 from whence.subject import Subject, at_baseline
 from whence.util.progress import steps
@@ -28,7 +29,7 @@ _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_re
     several=True,
     complete="exactly",
 )
-def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
+def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> Answer:
     """Multipliers chained from the score to the inputs, φ = m ⊙ (x − x'), which sum to f(x) − f(x') exactly.
 
     `rule="rescale"` takes Δy/Δx at elementwise functions, `"reveal_cancel"` treats what pushes up and what pulls down
@@ -49,7 +50,7 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
     background=True,
     complete="exactly",
 )
-def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> dict[str, Tensor]:
+def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> Answer:
     """DeepLIFT averaged over a background of references, φ = E[m ⊙ (x − x')]; each is computed once for all rows.
 
     `baseline` is a tensor of references, one after the other, or a list of baselines.
@@ -57,8 +58,8 @@ def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
     return _contributions(subject, rule, signed)
 
 
-def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tensor]:
-    """φ, and beside it what `Attribution` has of positive parts and multipliers."""
+def _contributions(subject: Subject, rule: str, signed: bool) -> Answer:
+    """φ, its positive parts and the multipliers, each the mean over baselines."""
     count = len(subject.baselines)
     parts = _REVEALS[rule] if signed or rule != "rescale" else None
     sums: dict[str, dict[str, Tensor]] = {"values": {}, "positive": {}, "multiplier": {}}
@@ -68,14 +69,13 @@ def _contributions(subject: Subject, rule: str, signed: bool) -> dict[str, Tenso
         done = subject.run(REFERENCE_RULES, expand=REFERENCE_EXPAND, reference=reference, parts=parts)
         assert done.reference is not None
         found = {"multiplier": done.pull(again=signed)}
-        apart = {key: x - done.reference.x[key] for key, x in done.x.items()}
-        found["values"] = {key: m * apart[key] for key, m in found["multiplier"].items()}
+        difference = {key: x - done.reference.x[key] for key, x in done.x.items()}
+        found["values"] = {key: m * difference[key] for key, m in found["multiplier"].items()}
         if signed:
-            found["positive"] = {key: m * apart[key] for key, m in done.pull(positive=True).items()}
+            found["positive"] = {key: m * difference[key] for key, m in done.pull(positive=True).items()}
         seen.append(done.reference.subject.measured)
         for kind, values in found.items():
             sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
-    facts = subject.measured
-    facts.before, facts.told = at_baseline.mean_score(subject, seen), True
-    facts.beside = {kind: values for kind, values in sums.items() if values and kind != "values"}
-    return sums["values"]
+    extras = {kind: values for kind, values in sums.items() if values and kind != "values"}
+    score, per_row = at_baseline.mean_score(subject, seen)
+    return Answer(sums["values"], baseline_score=score, extras=extras, per_row=per_row)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from whence.errors import MethodError, warn
-from whence.methods import method, methods
+from whence.methods import answer_of, method, methods
+from whence.methods.answer import Answer
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
 from whence.subject.masks import real_units
@@ -32,7 +33,7 @@ def smoothgrad(
     samples: Annotated[int, Bounds(low=1)] = 25,
     noise: Annotated[float, Bounds(low=0)] = 0.15,
     kind: Literal["mean", "square", "variance"] = "mean",
-) -> dict[str, Tensor]:
+) -> Answer:
     """The mean of another method over noisy copies of the input, E[φ(x+ε)], ε ~ N(0, (noise·range)²).
 
     The range is each row's own, over real units. `kind="square"` averages φ², `kind="variance"` gives the variance;
@@ -41,29 +42,30 @@ def smoothgrad(
     inner = methods[of]
     if inner.name == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
-    if inner.facts.get("reference") and not subject.baselines:
+    if (inner.facts.get("reference") or inner.facts.get("integral")) and not subject.baselines:
         subject = replace(subject, baselines=baselines.default(subject, inner.facts)).resolved()
     pinned = subject.pinned()
     params = inner.check({})
     scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
-    _say_where_there_is_no_noise(pinned, scale, of, noise)
-    said = dict(pinned.record.per_row)
+    _warn_of_no_noise(pinned, scale, of, noise)
+    overall: dict[str, Any] = {}
     mean: dict[str, Tensor] = {}
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
         noisy = _noisy(pinned, scale, range(first, first + copies))
-        for key, found in inner.function(noisy, **params).items():
-            each = found.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)
+        answered = answer_of(inner.name, noisy, params)
+        overall |= answered.overall
+        for key, values in answered.values.items():
+            each = values.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)
             here = each.mean(0)
-            apart = here - mean.get(key, here)
-            mean[key] = mean.get(key, here) + apart * (copies / (first + copies))
+            difference = here - mean.get(key, here)
+            mean[key] = mean.get(key, here) + difference * (copies / (first + copies))
             within = (each - here).square().sum(0)
-            spread[key] = spread.get(key, 0) + within + apart.square() * (first * copies / (first + copies))
-    pinned.record.per_row = said  # the inner method spoke of copies
-    if kind == "mean":
-        return mean
+            spread[key] = spread.get(key, 0) + within + difference.square() * (first * copies / (first + copies))
     variance = {key: value / samples for key, value in spread.items()}
-    return variance if kind == "variance" else {key: v + mean[key].square() for key, v in variance.items()}
+    square = {key: v + mean[key].square() for key, v in variance.items()}
+    found = {"mean": mean, "variance": variance, "square": square}[kind]
+    return Answer(found, per_row={"noise_deviation": _deviations(scale, pinned.rows)}, overall=overall)
 
 
 def _groups(subject: Subject, samples: int) -> Iterator[tuple[int, int]]:
@@ -101,15 +103,18 @@ def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
     return apart.where(apart > 0, torch.zeros_like(apart)).view(-1, *[1] * (value.dim() - 1))
 
 
-def _say_where_there_is_no_noise(subject: Subject, scale: dict[str, Tensor], of: str, noise: float) -> None:
-    """Each row's noise for the receipt, and a warning for rows whose values do not differ, because they get none."""
+def _deviations(scale: dict[str, Tensor], rows: int) -> list[Any]:
+    """Each row's standard deviation of the noise, by explained value where there are several."""
     by_key = {key: deviation.flatten().tolist() for key, deviation in scale.items()}
+    if len(by_key) == 1:
+        return next(iter(by_key.values()))
+    return [{key: by_key[key][row] for key in by_key} for row in range(rows)]
+
+
+def _warn_of_no_noise(subject: Subject, scale: dict[str, Tensor], of: str, noise: float) -> None:
+    """Rows whose values do not differ get no noise."""
     rows = range(subject.rows)
-    only = next(iter(by_key.values()))
-    subject.record.say(
-        noise_deviation=only if len(by_key) == 1 else [{key: by_key[key][row] for key in by_key} for row in rows]
-    )
-    for key, deviations in by_key.items():
+    for key, deviations in ((key, deviation.flatten().tolist()) for key, deviation in scale.items()):
         still = [subject.row_numbers[row] for row in rows if deviations[row] == 0]
         if noise > 0 and still:
             warn(

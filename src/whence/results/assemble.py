@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, warn
+from whence.methods.answer import Answer
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
 from whence.subject import Subject
@@ -22,13 +23,11 @@ from whence.util.stats import completeness
 class Part:
     """The answer for some of the rows; every tensor is (rows, k, …)."""
 
-    raw: Mapping[str, Tensor]
+    answer: Answer
     score: Tensor
     index: Tensor | None
     baseline_value: Tensor | None
     kept: Mapping[str, list[Tensor]]
-    beside: Mapping[str, Mapping[str, Tensor]]
-    padding: bool = False  # what a mask hides has scores too
 
 
 def join(
@@ -50,30 +49,22 @@ def join(
         joined = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         return joined if k_shown else joined.squeeze(1)
 
-    full = {key: whole([part.raw[key] for part in parts]) for key in parts[0].raw}
+    answers = [part.answer for part in parts]
+    full = {key: whole([answer.values[key] for answer in answers]) for key in answers[0].values}
     raw = {name: _of_input(full, name) for name in _names(subject, full)}
-    real = {name: None if parts[0].padding else _real(subject, name, value, k_shown) for name, value in raw.items()}
+    padded = answers[0].keeps_padding
+    real = {name: None if padded else _real(subject, name, value, k_shown) for name, value in raw.items()}
     how = channels if channels in ("sum", "l2") else per_token
     values = {name: _per_unit(subject, name, value, real[name], k_shown, how, True) for name, value in raw.items()}
-    measured = {}
-    for kind, said in subject.record.per_value.items():
-        numbers = {key: torch.cat([part[key] for part in said]) for key in said[0]}
-        if all(len(value) == subject.rows for value in numbers.values()):  # not of a method inside a method
-            of = {name: _of_input({key: whole([v]) for key, v in numbers.items()}, name) for name in raw}
-            measured[kind] = _like_input(
-                subject, {name: _per_unit(subject, name, of[name], real[name], k_shown, "sum") for name in raw}
-            )
-
-    def beside(kind: str) -> dict[str, Any]:
-        """More of the answer, by input."""
-        keys = parts[0].beside.get(kind, {})
-        every = {key: whole([part.beside[kind][key] for part in parts]) for key in keys}
-        return {name: _of_input(every, name) for name in raw} if every else {}
-
-    positive = {name: _per_unit(subject, name, v, real[name], k_shown, "sum") for name, v in beside("positive").items()}
-    multiplier = beside("multiplier")
-    if multiplier:
-        measured["multiplier"] = _like_input(subject, multiplier)
+    extras = {}
+    for kind, numbers in answers[0].extras.items():
+        every = {key: whole([answer.extras[kind][key] for answer in answers]) for key in numbers}
+        by_input = {name: _of_input(every, name) for name in raw}
+        extras[kind] = by_input if kind == "multiplier" else {
+            name: _per_unit(subject, name, value, real[name], k_shown, "sum") for name, value in by_input.items()
+        }  # fmt: skip
+    positive = extras.pop("positive", {})
+    more = {kind: _like_input(subject, numbers) for kind, numbers in extras.items()}
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])
@@ -88,7 +79,7 @@ def join(
         residual=residual,
         positive=_like_input(subject, positive) if positive else None,
         negative=_like_input(subject, {n: values[n] - v for n, v in positive.items()}) if positive else None,
-        kept={**{name: _kept(parts, name, k_shown) for name in parts[0].kept}, **measured},
+        kept={**{name: _kept(parts, name, k_shown) for name in parts[0].kept}, **more},
         method=subject.method,
         params=dict(params),
         receipt=_receipt(subject),

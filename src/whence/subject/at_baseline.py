@@ -38,10 +38,8 @@ def reference(subject: Subject, baseline: Baseline) -> Subject:
     return at_baseline
 
 
-def score(subject: Subject) -> Tensor | None:
-    """f(x') for the target that was explained, everything else held at x, the mean over baselines: (rows, k)."""
-    if not subject.baselines or subject.measured.told:
-        return subject.measured.before
+def score(subject: Subject) -> tuple[Tensor, dict[str, list[Any]]]:
+    """f(x') for the target that was explained, everything else held at x: see `mean_score`."""
     measured = []
     for baseline in subject.baselines:
         at_baseline = subject.pinned().valued(baseline.values(subject))
@@ -50,20 +48,19 @@ def score(subject: Subject) -> Tensor | None:
     return mean_score(subject, measured)
 
 
-def mean_score(subject: Subject, measured: Sequence[Measured]) -> Tensor:
-    """The mean of what was measured at each baseline.
+def mean_score(subject: Subject, measured: Sequence[Measured]) -> tuple[Tensor, dict[str, list[Any]]]:
+    """The mean over baselines of the scores there, (rows, k), and receipt entries about them.
 
-    A classifier's probability goes into the receipt: a neutral baseline leaves it undecided.
+    A classifier's probability is one: a neutral baseline leaves it undecided.
     """
     index, probabilities = subject.measured.index, []
     for one in measured:
         if one.logits is not None and index is not None:
             p = distribution(one.logits.double()).expand(subject.rows, -1)
             probabilities.append(p.gather(1, index[..., 0].to(p.device)))
-    if probabilities:
-        subject.record.say(baseline_probability=row_entries(torch.stack(probabilities).mean(0)))
+    mean = {"baseline_probability": row_entries(torch.stack(probabilities).mean(0))} if probabilities else {}
     scores = [one.score for one in measured if one.score is not None]
-    return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
+    return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0], mean
 
 
 def _one_row_serves_all(subject: Subject, values: Mapping[str, Instead]) -> bool:

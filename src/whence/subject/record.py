@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,7 @@ class Measured:
     index: Tensor | None = None  # (rows, k, depth)
     logits: Tensor | None = None  # (rows, classes), of a classifier
     probability: Tensor | None = None  # (rows, k), of a classifier
-    before: Tensor | None = None  # (rows, k): f where the method started from, if it came by it
-    told: bool = False  # that this is f(x'), and the receipt has what there is to say about it
     values: dict[str, Tensor] = field(default_factory=dict)  # explained values by key
-    padding: bool = False  # the method gives scores to what a mask hides, and they are to be kept
-    beside: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # more of the answer: positive, multiplier
 
 
 @dataclass
@@ -49,17 +45,11 @@ class Record:
     overall: dict[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
     lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # what local path integrals missed
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # receipt entries with one item per row
-    per_value: dict[str, list[Mapping[str, Tensor]]] = field(default_factory=dict)  # part by part, for `kept`
 
     def say(self, **entries: Sequence[Any]) -> None:
         """Add entries to the receipt, one item per row."""
         for name, items in entries.items():
             self.per_row.setdefault(name, []).extend(items)
-
-    def measure(self, **numbers: Mapping[str, Tensor]) -> None:
-        """Numbers beside the values, such as their standard error: for each explained value, (rows, k, …) like it."""
-        for name, values in numbers.items():
-            self.per_value.setdefault(name, []).append(values)
 
     def add(self, flow: Flow, rows: int) -> None:
         """Count what one pass did."""

@@ -8,6 +8,7 @@ acts on its queries' positions and reads its keys'.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from whence.engine.trackers.modality import Stream
 from whence.engine.trackers.tokens import LEARNED, LOST
 from whence.errors import InputError, ParameterError
 from whence.methods import method
+from whence.methods.answer import Answer
 from whence.methods.attention.cross_attention import two_stream
 from whence.methods.attention.layout import on_inputs
 from whence.methods.attention.max_flow import max_flows
@@ -52,9 +54,7 @@ def needs_attention(**facts: Any) -> dict[str, Any]:
     order=80,
     **needs_attention(),
 )
-def raw_attention(
-    subject: Subject, *, layer: Any = -1, readout: Any = "auto", preset: Preset = None
-) -> dict[str, Tensor]:
+def raw_attention(subject: Subject, *, layer: Any = -1, readout: Any = "auto", preset: Preset = None) -> Answer:
     """The attention of one layer, mean over its heads, at the read-out row.
 
     `layer="mean"` averages all layers. `readout` is the position whose row is read: "auto" (where the score depends on
@@ -73,7 +73,7 @@ def raw_attention(
 )
 def rollout(
     subject: Subject, *, normalize: bool = True, start_layer: Start = 0, readout: Any = "auto", preset: Preset = None
-) -> dict[str, Tensor]:
+) -> Answer:
     """The product over layers of E_h(a) + I, each row normalised, at the read-out row.
 
     The authors' BERT code gives the first token 0: `preset="authors-bert"`.
@@ -83,7 +83,7 @@ def rollout(
 
 
 @method("attention_flow", paper="Abnar & Zuidema 2020, arXiv:2005.00928", order=80, **needs_attention())
-def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tensor]:
+def attention_flow(subject: Subject, *, readout: Any = "auto") -> Answer:
     """The maximum flow from the read-out row to each token through layers of capacity (E_h(a) + I) / 2."""
     reading = Reading(subject, _heads, gradient=False).run(readout)
     read = readout_of(reading, readout)
@@ -108,7 +108,7 @@ def attention_flow(subject: Subject, *, readout: Any = "auto") -> dict[str, Tens
 )
 def generic_attention(
     subject: Subject, *, identity: bool = True, readout: Any = "auto", preset: Preset = None
-) -> dict[str, Tensor]:
+) -> Answer:
     """R ← R + M·R over layers, M = E_h((g ⊙ a)⁺), at the read-out row; `identity=False` multiplies M alone.
 
     Encoder–decoder and two-stream models take the paper's rules for cross-attention. The authors' code gives scores to
@@ -133,7 +133,7 @@ def generic_attention(
 )
 def attention_gradients(
     subject: Subject, *, combine: Literal["product", "sum"] = "product", readout: Any = "auto"
-) -> dict[str, Tensor]:
+) -> Answer:
     """AttGrads: E_h(g ⊙ a) without a positive part, multiplied or summed over layers, at the read-out row."""
     reading = Reading(subject, _product, gradient=True).run()
     if combine == "product":
@@ -142,7 +142,7 @@ def attention_gradients(
 
 
 @method("attention_x_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", order=80, **needs_attention())
-def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
+def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> Answer:
     """One layer's attention times its gradient, E_h(a ⊙ ∂f/∂a), at the read-out row.
 
     `output="probability"` ranks as the paper does, by the gradient of the decision's probability.
@@ -151,13 +151,13 @@ def attention_x_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "a
 
 
 @method("attention_gradient", paper="Serrano & Smith 2019, arXiv:1906.03731", order=80, **needs_attention())
-def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> dict[str, Tensor]:
+def attention_gradient(subject: Subject, *, layer: Any = -1, readout: Any = "auto") -> Answer:
     """One layer's gradient by its attention, E_h(∂f/∂a), at the read-out row."""
     return one_layer(Reading(subject, lambda m, a, g: g.mean(1), gradient=True).run(), layer, readout)  # type: ignore[union-attr]
 
 
 @method("grad_sam", paper="Barkan et al. 2021, arXiv:2204.11073", order=80, **needs_attention())
-def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real") -> dict[str, Tensor]:
+def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows: Rows = "real") -> Answer:
     """The mean over layers, heads and query rows of a ⊙ ReLU(g); `axis` is the one that is averaged away.
 
     `rows="all"` counts padding among them.
@@ -182,9 +182,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     order=80,
     **needs_attention(),
 )
-def attention_gradcam(
-    subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None
-) -> dict[str, Tensor]:
+def attention_gradcam(subject: Subject, *, rows: Rows = "real", readout: Any = "auto", preset: Preset = None) -> Answer:
     """The last layer's maps, each head weighted by its mean gradient, (E_h w_h·a_h)⁺, at the read-out row.
 
     The authors' BERT code stretches the whole map to [0, 1] and gives the first token 0 (`preset="authors-bert"`), and
@@ -201,7 +199,7 @@ def attention_gradcam(
 
 
 @method("cat", paper="Qiang et al. 2022, AttCAT", order=80, **needs_attention())
-def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
+def cat(subject: Subject, *, preset: Preset = None) -> Answer:
     """Class activation tokens: Σ over layers of the hidden states that enter them times their gradients, Σ_h ∇h ⊙ h.
 
     The authors' code gives scores to tokens that a mask hides, too.
@@ -211,7 +209,7 @@ def cat(subject: Subject, *, preset: Preset = None) -> dict[str, Tensor]:
 
 
 @method("attcat", paper="Qiang et al. 2022, AttCAT", order=80, **needs_attention())
-def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> dict[str, Tensor]:
+def attcat(subject: Subject, *, rows: Rows = "real", preset: Preset = None) -> Answer:
     """Class activation tokens of each layer, weighted by the attention that each token receives there on average.
 
     `rows="all"` (and the authors' preset) counts padding among the tokens that give attention.
@@ -279,7 +277,7 @@ def _times(row: Tensor, a: Tensor) -> Tensor:
     return (row.unsqueeze(-2) @ a).squeeze(-2)
 
 
-def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> dict[str, Tensor]:
+def through(reading: Reading, step: Step, start_layer: int, where: Any, preset: Preset = None) -> Answer:
     """The read-out row through the layers, from the last to the one to start with."""
     if start_layer and start_layer >= max(sum(m.query == n.query for n in reading.maps) for m in reading.maps):
         raise not_allowed("start_layer", start_layer, "a layer that the model has")
@@ -345,7 +343,7 @@ def _from_layer(maps: list[Map], start: int) -> list[Map]:
     return kept
 
 
-def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> dict[str, Tensor]:
+def one_layer(reading: Reading, layer: Any, where: Any, preset: Preset = None) -> Answer:
     """The read-out row of one layer's map onto each stream, or the mean or sum over layers."""
     state: State = {}
     at: Places = {}
@@ -387,7 +385,7 @@ def _flows(reading: Reading, read: State) -> State:
     return state
 
 
-def _activations(reading: Reading, rows: str | None, preset: Preset) -> dict[str, Tensor]:
+def _activations(reading: Reading, rows: str | None, preset: Preset) -> Answer:
     """Σ over layers of h·∇h, weighted by the attention received if rows are given."""
     total: State = {}
     at: Places = {}
@@ -427,8 +425,9 @@ def _mean(a: Tensor, weight: Tensor, dim: int) -> Tensor:
     return (a * weight).sum(dim) / weight.sum(dim)
 
 
-def _first_is_zero(found: dict[str, Tensor], preset: str | None) -> dict[str, Tensor]:
+def _first_is_zero(answer: Answer, preset: str | None) -> Answer:
     """What the authors' BERT code does to the class token."""
     if preset != "authors-bert":
-        return found
-    return {key: torch.cat([torch.zeros_like(value[..., :1]), value[..., 1:]], -1) for key, value in found.items()}
+        return answer
+    values = {key: torch.cat([torch.zeros_like(v[..., :1]), v[..., 1:]], -1) for key, v in answer.values.items()}
+    return replace(answer, values=values)

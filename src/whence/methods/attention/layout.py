@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from whence.engine.trackers.modality import Stream
 from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
+from whence.methods.answer import Answer
 from whence.methods.attention.reading import Reading
 from whence.subject import Subject
 from whence.subject.masks import real_units
@@ -20,14 +22,13 @@ _MOST_EXTRA = 9  # class, distillation and register tokens come first
 At = Mapping[Stream, Tensor | None]  # (rows, n), the token that each position of a stream stands for
 
 
-def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, padding: bool = False) -> dict[str, Tensor]:
+def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, padding: bool = False) -> Answer:
     """Scores (rows, k, n) of each stream's positions as scores of the inputs' tokens that they stand for.
 
     Positions of no input (a class token, a prompt that was learned) keep theirs to themselves; the receipt says how
     much that is. What a mask hides gets 0, unless `padding` is to keep its scores.
     """
     subject = reading.subject
-    subject.measured.padding = padding
     score = subject.measured.score
     assert score is not None
     found: dict[str, Tensor] = {}
@@ -43,13 +44,14 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
         first = not any(input_of(k) == name for k in found)
         if placed and first:
             scores = state[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _on_tokens(reading, name, scores, at[placed[0]])
+            found[key] = _on_tokens(reading, name, scores, at[placed[0]], padding)
             continue
         owner = bool(streams) and not any(input_of(k) in streams[0] for k in found)
         if streams and owner and not _told(at.get(streams[0])):
             if len(streams[0] - reading.tokens.shared.keys()) > 1:
                 raise _untold(streams[0])
-            found[key] = _laid_out(subject, name, state[streams[0]].to(score.dtype).expand(-1, score.shape[1], -1))
+            scores = state[streams[0]].to(score.dtype).expand(-1, score.shape[1], -1)
+            found[key] = _laid_out(subject, name, scores, padding)
             continue
         nowhere += [name] if first and name not in reading.tokens.shared else []
         shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
@@ -65,8 +67,18 @@ def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, paddi
             f"to {' and '.join(map(repr, nowhere))}.\n  Choose a method that follows the model to its inputs, such as "
             "rollout, or one that reads no attention."
         )
-    _say(reading, state, aside, nowhere)
-    return found
+    if nowhere:
+        warn(
+            f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "
+            "to, so its scores are 0: attention does not tell what it does."
+        )
+    shared = {name: other for name, other in reading.tokens.shared.items() if name in subject.inputs}
+    return Answer(
+        found,
+        per_row=reading.per_row | _elsewhere(reading, state, aside),
+        overall={"shared_positions": shared} if shared else {},
+        keeps_padding=padding,
+    )
 
 
 def _told(at: Tensor | None) -> bool:
@@ -92,29 +104,21 @@ def _beside(reading: Reading, scores: Tensor, at: Tensor | None) -> Tensor | Non
     return (scores.abs() * ~given[:, None]).sum((1, 2)) if not bool(given.all()) else None
 
 
-def _say(
-    reading: Reading, state: Mapping[Stream, Tensor], aside: Mapping[Stream, Tensor | None], nowhere: list[str]
-) -> None:
-    """What has no score of its own, in the receipt, and in a warning where nobody else has it either."""
-    notes, subject = reading.subject.record, reading.subject
+def _elsewhere(
+    reading: Reading, state: Mapping[Stream, Tensor], aside: Mapping[Stream, Tensor | None]
+) -> dict[str, list[Any]]:
+    """For the receipt: the share of each row's scores that positions of no input have."""
     missing = [part for part in aside.values() if part is not None]
     whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
     if reading.dropped is not None and bool((reading.dropped > 1e-6 * whole).any()):
         missing, whole = [*missing, reading.dropped], whole + reading.dropped
-    if missing:
-        share = torch.stack(missing).sum(0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)
-        notes.say(other_positions=[round(float(part), 6) for part in share])
-    shared = {name: other for name, other in reading.tokens.shared.items() if name in subject.inputs}
-    if shared:
-        notes.overall["shared_positions"] = shared
-    if nowhere:
-        warn(
-            f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "
-            "to, so its scores are 0: attention does not tell what it does."
-        )
+    if not missing:
+        return {}
+    share = torch.stack(missing).sum(0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)
+    return {"other_positions": [round(float(part), 6) for part in share]}
 
 
-def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None) -> Tensor:
+def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None, padding: bool) -> Tensor:
     """Scores (rows, k, n) of positions as those of an input's tokens, in its order: (rows, k, …)."""
     assert at is not None
     source = reading.tokens.one(name, at)
@@ -123,11 +127,11 @@ def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None) -
     index = torch.where(ours, (at - source.first) % source.size, 0)[:, None].expand_as(scores)
     found = scores.new_zeros(*scores.shape[:2], source.size).scatter_add(2, index, scores * ours[:, None])
     if len(source.shape) == 1:
-        return _without_padding(reading.subject, name, found)
+        return found if padding else _without_padding(reading.subject, name, found)
     return found.unflatten(-1, source.shape)
 
 
-def _laid_out(subject: Subject, name: str, scores: Tensor) -> Tensor:
+def _laid_out(subject: Subject, name: str, scores: Tensor, padding: bool) -> Tensor:
     x = subject.inputs[name]
     if subject.roles.get(name) == "ids" or x.dim() < 4:
         frames = x.is_floating_point() and x.dim() == 3 and x.shape[-1] % scores.shape[-1] == 0  # of sound, say
@@ -136,7 +140,7 @@ def _laid_out(subject: Subject, name: str, scores: Tensor) -> Tensor:
                 f"The model attends to {scores.shape[-1]} positions, and {name!r} has {x.shape[1]}: it cannot be told "
                 "which belong together.\n  Choose a method that reads no attention."
             )
-        return _without_padding(subject, name, scores)
+        return scores if padding else _without_padding(subject, name, scores)
     extra, high, wide = _by_config(subject, scores.shape[-1], *x.shape[-2:]) or grid(scores.shape[-1], *x.shape[-2:])
     return scores[..., extra : extra + high * wide].unflatten(-1, (high, wide))
 
@@ -156,7 +160,7 @@ def _by_config(subject: Subject, tokens: int, height: int, width: int) -> tuple[
 
 
 def _without_padding(subject: Subject, name: str, scores: Tensor) -> Tensor:
-    real = None if subject.measured.padding else real_units(subject, name, (len(scores), scores.shape[-1]))
+    real = real_units(subject, name, (len(scores), scores.shape[-1]))
     return scores if real is None else scores * real[:, None].to(scores)
 
 

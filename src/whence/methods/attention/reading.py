@@ -82,6 +82,7 @@ class Reading:
         self.maps: list[Map] = []
         self.tokens = Tokens(self.subject.rows)
         self.dropped: Tensor | None = None  # (rows,), scores of positions that are no longer there further down
+        self.per_row: dict[str, list[Any]] = {}  # receipt entries of the pass
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
         self._runs: dict[str, int] = {}

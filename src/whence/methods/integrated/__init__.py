@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.errors import ParameterError, warn
 from whence.methods import method
+from whence.methods.answer import Answer
 from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
 from whence.methods.integrated.paths import Lines, curve, parted, polyline, slopes, straight
 from whence.registry import Bounds
@@ -47,7 +48,7 @@ def integrated_gradients(
     steps: Steps = None,
     tolerance: Tolerance = 0.01,
     max_steps: MaxSteps = 512,
-) -> dict[str, Tensor]:
+) -> Answer:
     """The gradient averaged from the baseline to the input, times their difference, φ = (x−x') ⊙ ∫₀¹ ∇f(x'+α(x−x')) dα.
 
     `rule="adaptive"` refines each row until its completeness gap and its estimated error are within the tolerance, and
@@ -65,6 +66,7 @@ def integrated_gradients(
     order=40,
     aliases=("path_ig",),
     complete=True,
+    integral=True,
 )
 def path_integrated_gradients(
     subject: Subject,
@@ -74,7 +76,7 @@ def path_integrated_gradients(
     steps: Steps = None,
     tolerance: Tolerance = 0.01,
     max_steps: MaxSteps = 512,
-) -> dict[str, Tensor]:
+) -> Answer:
     """The gradient integrated along a path γ from a baseline to the input, φ_i = ∫₀¹ ∂f/∂γ_i · dγ_i/dα dα.
 
     `path` is a list of way-points that ends with the input, or a function of α in torch ops with γ(1) = x; each value
@@ -102,7 +104,7 @@ def path_integrated_gradients(
     complete=True,
     integral=True,
 )
-def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> dict[str, Tensor]:
+def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> Answer:
     """Integrated gradients averaged over baselines, at random points, φ = E[(x−x') ⊙ ∇f(x'+α(x−x'))].
 
     Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
@@ -123,7 +125,7 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
 
 def _integrated(
     subject: Subject, lines: Lines, rule: str, steps: int | None, tolerance: float, max_steps: int
-) -> dict[str, Tensor]:
+) -> Answer:
     if rule == "adaptive" and steps is None:
         return _adaptive(subject, lines, tolerance, max_steps)
     nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
@@ -134,7 +136,7 @@ def _integrated(
     return _at_points(subject, lines, line, alpha, weight)
 
 
-def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weight: Tensor) -> dict[str, Tensor]:
+def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weight: Tensor) -> Answer:
     """The weighted sum of slopes at given points (rows, points) of each row."""
     wide, lines, k = _one_target_per_row(subject, lines)
     points = alpha.shape[1]
@@ -145,33 +147,31 @@ def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weig
         for item, _, found in slopes(wide, lines, rows, line, alpha):
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
-    if not subject.baselines:  # a path has its own start
-        subject.measured.before = _start(wide, lines).view(subject.rows, k)
-    subject.record.say(gradient_evaluations=[k * points] * subject.rows)
-    return _by_value(subject, torch.stack(total), k)
+    start = None if subject.baselines else _start(wide, lines).view(subject.rows, k)  # a path has its own
+    per_row = {"gradient_evaluations": [k * points] * subject.rows}
+    return Answer(_by_value(subject, torch.stack(total), k), start_score=start, per_row=per_row)
 
 
-def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> dict[str, Tensor]:
+def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> Answer:
     wide, lines, k = _one_target_per_row(subject, lines)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
     states = _refined(wide, lines, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.measured.score is not None
-    before = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
-    subject.measured.before = before.to(subject.measured.score)
+    start = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
     reached = [max(state.reached(goal) for state in row) for row in rows]
-    subject.record.overall |= {
-        "scheme": " and ".join(sorted({state.rule.name for state in states})),
-        "tolerance": tolerance,
-    }
-    subject.record.say(
-        gradient_evaluations=[sum(state.evaluations for state in row) for row in rows],
-        tolerance_reached=reached,
-        converged=[one <= tolerance for one in reached],
-    )
     _warn(subject, rows, reached, goal)
-    return _by_value(subject, torch.stack([state.total for state in states]), k)
+    return Answer(
+        _by_value(subject, torch.stack([state.total for state in states]), k),
+        start_score=start.to(subject.measured.score),
+        per_row={
+            "gradient_evaluations": [sum(state.evaluations for state in row) for row in rows],
+            "tolerance_reached": reached,
+            "converged": [one <= tolerance for one in reached],
+        },
+        overall={"scheme": " and ".join(sorted({state.rule.name for state in states})), "tolerance": tolerance},
+    )
 
 
 def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:

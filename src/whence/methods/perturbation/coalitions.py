@@ -46,7 +46,7 @@ class Players:
     counts: list[int]  # players per row
 
     def evaluate(self, coalitions: Sequence[Coalitions]) -> list[Tensor]:
-        """f of each row's coalitions, (count, k) in float64; their number goes into the receipt."""
+        """f of each row's coalitions, (count, k) in float64."""
         subject, score = self.subject, self.subject.measured.score
         assert score is not None
         counts = [asked.count for asked in coalitions]
@@ -68,7 +68,6 @@ class Players:
                     here = real & (rows[items] == row)
                     found[row][numbers[items[here]]] = scores[here]
                 count(int(real.sum()))
-        subject.record.say(evaluations=counts)
         return found
 
     def spread(self, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
@@ -85,11 +84,10 @@ class Players:
                 found[key] = (whole / len(keys)).to(value.device, value.dtype)
         return found
 
-    def started(self, scores: Sequence[Tensor]) -> None:
-        """Each row's first score is that of nobody: the attribution's baseline, where something is never removed."""
-        facts = self.subject.measured
-        assert facts.score is not None
-        facts.before = torch.stack([found[0] for found in scores]).to(facts.score)
+    def empty_score(self, scores: Sequence[Tensor]) -> Tensor:
+        """Each row's first score (rows, k), that of nobody: f(x'), except for what is never removed."""
+        assert self.subject.measured.score is not None
+        return torch.stack([row[0] for row in scores]).to(self.subject.measured.score)
 
     def _values(self, rows: Tensor, inside: Sequence[Tensor]) -> dict[str, Tensor]:
         """The explained values of these rows: x inside a coalition, x' outside."""
@@ -129,6 +127,11 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
             )
     with _replacing(subject):
         return Players(pinned, subject.baselines[0].values(subject), found, counts)
+
+
+def counted(scores: Sequence[Tensor]) -> dict[str, list[int]]:
+    """How many evaluations each row took, for the receipt."""
+    return {"evaluations": [len(row) for row in scores]}
 
 
 def _from(numbers: Tensor, first: int) -> tuple[Tensor, int]:

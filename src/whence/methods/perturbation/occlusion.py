@@ -14,7 +14,8 @@ from torch import Tensor
 
 from whence.errors import InputError, ParameterError
 from whence.methods import method
-from whence.methods.perturbation.coalitions import Coalitions, Players, players
+from whence.methods.answer import Answer
+from whence.methods.perturbation.coalitions import Coalitions, Players, counted, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
 from whence.subject.units import along, channel_axis, explained, places
@@ -32,14 +33,12 @@ _CHUNK = 1024  # windows at a time
     reference=True,
     at=False,
 )
-def leave_one_out(subject: Subject, *, units: Any = "auto") -> dict[str, Tensor]:
+def leave_one_out(subject: Subject, *, units: Any = "auto") -> Answer:
     """What the score loses without a unit, φᵢ = f(x) − f(x with unit i at the baseline), n + 1 evaluations per row.
 
     Every element of a unit gets the unit's score.
     """
-    game = players(subject, units)
-    scores = game.evaluate([_each(n) for n in game.counts])
-    return game.spread([found[:1] - found[1:] for found in scores])
+    return _one_by_one(subject, units)
 
 
 @method(
@@ -51,7 +50,7 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> dict[str, Tensor]
     reference=True,
     at=False,
 )
-def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units: Any = "auto") -> dict[str, Tensor]:
+def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units: Any = "auto") -> Answer:
     """What the score loses without a window of the input, f(x) − f(x with the window at the baseline), slid over it.
 
     A place that several windows cover gets the mean of their scores. `window` and `stride` are a number or one per
@@ -64,13 +63,20 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
             raise ParameterError(
                 "occlusion: units= says what is removed together, and so does window=.\n  Leave one of them out."
             )
-        return leave_one_out(subject, units=units)
+        return _one_by_one(subject, units)
     pinned = subject.pinned()
     axes = {name: _axes(pinned, name, window) for name in explained(pinned)}
     game = players(subject, numbers={name: along(pinned.inputs[name].shape, axes[name]) for name in axes})
     windows = [_slid(game, row, axes, window, stride) for row in range(pinned.rows)]
     scores = game.evaluate(windows)
-    return game.spread([_means(row, found[:1] - found) for row, found in zip(windows, scores, strict=True)])
+    values = game.spread([_means(row, found[:1] - found) for row, found in zip(windows, scores, strict=True)])
+    return Answer(values, per_row=counted(scores))
+
+
+def _one_by_one(subject: Subject, units: Any) -> Answer:
+    game = players(subject, units)
+    scores = game.evaluate([_each(n) for n in game.counts])
+    return Answer(game.spread([row[:1] - row[1:] for row in scores]), per_row=counted(scores))
 
 
 def _each(n: int) -> Coalitions:

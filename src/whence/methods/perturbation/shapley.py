@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from whence.methods import method
-from whence.methods.perturbation.coalitions import Coalitions, every, players
+from whence.methods.answer import Answer
+from whence.methods.perturbation.coalitions import Coalitions, counted, every, players
 from whence.registry import Bounds
 from whence.subject import Subject
 from whence.subject.noise import generator
@@ -31,7 +32,7 @@ def shapley(
     units: Any = "auto",
     exact: Annotated[int, Bounds(low=1, high=20)] = 16,
     samples: Annotated[int, Bounds(low=2)] = 5,
-) -> dict[str, Tensor]:
+) -> Answer:
     """Each unit's mean contribution, φᵢ = Σ_S |S|!(n−|S|−1)!/n! · (f(S ∪ i) − f(S)), S at the input, the rest at x'.
 
     Up to `exact` units a row takes all 2ⁿ coalitions; beyond, `samples` random orders, each walked from both ends
@@ -43,9 +44,12 @@ def shapley(
     asked = [every(n) if rank is None else _walks(rank) for n, rank in zip(game.counts, ranks, strict=True)]
     scores = game.evaluate(asked)
     found = [_exact(v) if rank is None else _sampled(v, rank) for v, rank in zip(scores, ranks, strict=True)]
-    game.started(scores)
-    subject.record.measure(standard_error=game.spread([error for _, error in found], shared=True))
-    return game.spread([mean for mean, _ in found], shared=True)
+    return Answer(
+        game.spread([mean for mean, _ in found], shared=True),
+        start_score=game.empty_score(scores),
+        extras={"standard_error": game.spread([error for _, error in found], shared=True)},
+        per_row=counted(scores),
+    )
 
 
 def _exact(v: Tensor) -> tuple[Tensor, Tensor]:

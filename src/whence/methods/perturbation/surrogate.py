@@ -10,7 +10,8 @@ from torch import Tensor
 
 from whence.errors import warn
 from whence.methods import method
-from whence.methods.perturbation.coalitions import Players, every, listed, players
+from whence.methods.answer import Answer
+from whence.methods.perturbation.coalitions import Players, counted, every, listed, players
 from whence.registry import Bounds
 from whence.subject import Subject
 from whence.subject.noise import generator
@@ -26,9 +27,7 @@ from whence.subject.noise import generator
     at=False,
     complete=True,
 )
-def kernel_shap(
-    subject: Subject, *, units: Any = "auto", samples: Annotated[int, Bounds(low=4)] = 512
-) -> dict[str, Tensor]:
+def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int, Bounds(low=4)] = 512) -> Answer:
     """Shapley values by least squares, min Σ_z π(z)·(f(z) − f(x') − φ·z)² with Σφ = f(x) − f(x') kept exactly.
 
     π(z) = (n−1) / (C(n,|z|)·|z|·(n−|z|)). All 2ⁿ coalitions z are taken where they are no more than `samples`, and the
@@ -38,10 +37,10 @@ def kernel_shap(
     game = players(subject, units)
     coalitions = [_by_kernel(subject, row, n, samples) for row, n in enumerate(game.counts)]
     scores = game.evaluate([listed(z) for z, _ in coalitions])
-    game.started(scores)
     _warn_if_few(game, samples // 2, samples)
     found = [_constrained(z, weight, v) for (z, weight), v in zip(coalitions, scores, strict=True)]
-    return game.spread(found, shared=True)
+    values = game.spread(found, shared=True)
+    return Answer(values, start_score=game.empty_score(scores), per_row=counted(scores))
 
 
 @method(
@@ -59,7 +58,7 @@ def lime(
     samples: Annotated[int, Bounds(low=2)] = 512,
     width: Annotated[float, Bounds(low=0, open_low=True)] = 0.25,
     ridge: Annotated[float, Bounds(low=0)] = 0.0,
-) -> dict[str, Tensor]:
+) -> Answer:
     """A linear model of the score near the input, min Σ_z π(z)·(f(z) − b − φ·z)² + ridge·|φ|² over random masks z.
 
     π(z) = exp(−d²/width²), d = 1 − √(|z|/n) the cosine distance of z from the whole input. Each unit is there with
@@ -71,7 +70,8 @@ def lime(
     scores = game.evaluate([listed(z) for z in masks])
     if ridge == 0:
         _warn_if_few(game, samples - 1, samples)
-    return game.spread([_near(z, v, width, ridge) for z, v in zip(masks, scores, strict=True)])
+    values = game.spread([_near(z, v, width, ridge) for z, v in zip(masks, scores, strict=True)])
+    return Answer(values, per_row=counted(scores))
 
 
 # ---- coalitions: nobody first, everybody last ----

@@ -21,8 +21,8 @@ _LEAK = 1e-4  # of what started: more than this may not go without a word
 
 def account(
     subject: Subject, ledger: Ledger | None, done: Pass, found: Mapping[str, Tensor], start: Tensor | None = None
-) -> None:
-    """Say for each row what started, what arrived, what was lost by kind and where, and what passed each module.
+) -> dict[str, list[Any]]:
+    """The receipt of each row: what started, what arrived, what was lost by kind and where, what passed each module.
 
     At every boundary: carried + lost by the ops after it + `beside` = start. `cut` says that by the graph nothing goes
     around it, as with a layer of a residual stream; `beside` must be 0 there, and elsewhere it is what goes around.
@@ -71,12 +71,12 @@ def account(
 
     rows, targets = shape
     lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
-    subject.record.say(relevance=[each[0] if targets == 1 else each for each in lines])
     for key in sorted(ledger.unmet):
         warn(f"{subject.method}: composite={{{key!r}: ...}} met no op with weights; whence.trace shows them all.")
     if not ledger.multiplies:
         fine = max(_LEAK, 32 * torch.finfo(done.score.dtype).eps)
         _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)), fine)
+    return {"relevance": [each[0] if targets == 1 else each for each in lines]}
 
 
 def _arrived(subject: Subject, found: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from torch import Tensor
-
 from whence.methods import method
+from whence.methods.answer import Answer
 from whence.methods.relevance.account import account
 from whence.methods.relevance.passes import Positions, relevance_pass
 from whence.subject import Subject
@@ -38,7 +37,7 @@ def lrp(
     subject: Subject, *, composite: Any = "chefer", start: Start = "one", epsilon: float = 1e-6, gamma: float = 0.25,
     alpha: float = 2.0, beta: float = 1.0, low: Any = None, high: Any = None, stabilizer: float = 1e-6,
     positions: Positions = "token",
-) -> dict[str, Tensor]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """Relevance of each input: 1 (or the logit) at the score, handed on by one rule per op.
 
     `composite` says which: "chefer" (Transformer Attribution's rules), "orig" (its authors' baseline, which counts
@@ -53,5 +52,4 @@ def lrp(
     done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, positions, ahead=True)
     scores = done.score.detach() if start == "logit" else None
     found = done.pull(start=scores)
-    account(subject, done.flow.ledger, done, found, scores)
-    return found
+    return Answer(found, per_row=account(subject, done.flow.ledger, done, found, scores))

@@ -130,7 +130,7 @@ class Relevance(Reading):
         self._phase, self.ledger.on = "relevance", True
         found = done.columns(ends) if ends else []
         if not self._quiet:
-            account(self.subject, self.ledger, done, done.gathered(found))
+            self.per_row = account(self.subject, self.ledger, done, done.gathered(found))
 
     def _reached(self, done: Pass) -> list[Any]:
         """The last maps of each kind that do something for the score."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from whence.methods import method
+from whence.methods.answer import Answer
 from whence.methods.attention import Start, needs_attention, one_layer, through, with_residual
 from whence.methods.attention.reading import Map
 from whence.methods.relevance.passes import Relevance
@@ -19,7 +20,7 @@ Blocks = Literal["all", "last", "first"]
 @method("partial_lrp", paper="Voita et al. 2019, arXiv:1905.09418", order=110, **needs_attention())
 def partial_lrp(
     subject: Subject, *, composite: Any = "chefer", positive: bool = False, layer: Any = -1, readout: Any = "auto"
-) -> dict[str, Tensor]:
+) -> Answer:
     """The relevance of the last layer's attention, E_h(R), at the read-out row.
 
     `composite` is LRP's ("orig" for the authors' baseline); `positive` takes each head's positive part.
@@ -36,7 +37,7 @@ def partial_lrp(
 def transformer_attribution(
     subject: Subject, *, weight: Weight = "gradient", blocks: Blocks = "all", normalize: bool = False,
     start_layer: Start = 0, composite: Any = "chefer", readout: Any = "auto",
-) -> dict[str, Tensor]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """The product over layers of I + E_h((g ⊙ R)⁺), g an attention's gradient and R its relevance, at the read-out row.
 
     `weight="attention"` puts the map itself in its gradient's place and `None` nothing; `blocks` takes the last or the
