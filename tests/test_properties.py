@@ -351,7 +351,11 @@ def test_the_table_prints_and_writes_itself(tmp_path: Path) -> None:
         ({"target": 9}, whence.TargetError, "target 9 of row 0 is out of range"),
         ({"baseline": [0.0, 1.0]}, whence.BaselineError, "against one baseline, and 2 were given."),
         ({"baseline": torch.zeros(7)}, whence.BaselineError, "has the shape (7,), and the input is (3, 5)."),
-        ({"equivalents": [nn.Linear(5, 3).double()]}, whence.InputError, "equivalents[0] is no equivalent: its scores"),
+        (
+            {"equivalents": [nn.Linear(5, 3).double()]},
+            whence.InputError,
+            "equivalents[0] is not equivalent: its scores",
+        ),
         ({"equivalents": [3]}, whence.ParameterError, "equivalents= holds int."),
     ],
 )

@@ -159,8 +159,8 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ({"metrics": ["perturbation_positive"]}, whence.InputError, "needs labels, and the rows come without"),
-        ({"metrics": ["segmentation_iou"]}, whence.InputError, "needs masks, and the rows come without"),
+        ({"metrics": ["perturbation_positive"]}, whence.InputError, "needs labels, but the rows have none"),
+        ({"metrics": ["segmentation_iou"]}, whence.InputError, "needs masks, but the rows have none"),
         ({"metrics": ["rationale_f1"]}, whence.InputError, "needs rationales"),
         ({"metrics": ["road_morf"]}, whence.InputError, "road_morf is for images"),
         ({"metrics": ["erasure_set"], "methods": ["gradient"]}, whence.NoAttention, "this model has none"),
@@ -182,7 +182,7 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
         ({"target": 7}, whence.TargetError, "there is no class 7: the output has 2 classes"),
         ({"labels": [7] * 6, "metrics": ["perturbation_positive"]}, whence.InputError, "The label is 7"),
         ({"target": "best"}, whence.TargetError, 'Give "predicted"'),
-        ({"operator": "blurr"}, whence.ParameterError, "is none for numbers"),
+        ({"operator": "blurr"}, whence.ParameterError, "does not apply to numbers"),
         ({"operator": "blur"}, whence.ParameterError, "is for images"),
         ({"operator": torch.zeros(3)}, whence.InputError, "Give one of the row's shape"),
         ({"batch_size": 0}, whence.ParameterError, "at least 1"),
@@ -195,7 +195,7 @@ def test_bad_input_gets_a_name(given: dict[str, Any], error: type[Exception], sa
 
 
 def test_masks_of_another_form() -> None:
-    with pytest.raises(whence.InputError, match="of another form"):
+    with pytest.raises(whence.InputError, match="with another aspect ratio"):
         whence.evaluate(
             image_model(), IMAGES, methods=["gradient"], metrics=["segmentation_iou"], masks=torch.ones(4, 3, 9)
         )
@@ -622,7 +622,7 @@ def test_scores_that_are_not_finite_for_a_changed_row_are_reported() -> None:
     ("given", "said"),
     [
         ({"data": torch.tensor(1.0)}, "The first dimension is rows"),
-        ({"data": torch.randint(0, 5, (2, 3, 4, 4))}, "which are no token ids"),
+        ({"data": torch.randint(0, 5, (2, 3, 4, 4))}, "which are not token ids"),
         ({"labels": 3}, "labels= is int"),
         ({"methods": None}, "names none"),
         ({"methods": {"a": "gradient"}}, "has the parameters 'gradient'"),

@@ -35,7 +35,7 @@ def _with(rows: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str
         values = list(given)
         if len(values) != len(rows):
             raise InputError(
-                f"{name}s= has {len(values)} entries, and there are {len(rows)} rows.\n  Give one per row."
+                f"{name}s= has {len(values)} entries, but there are {len(rows)} rows.\n  Give one per row."
             )
         rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
     return rows

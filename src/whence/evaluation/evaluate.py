@@ -133,15 +133,17 @@ def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) 
         for need in column.facts.get("needs", ()):
             if need != "attention" and all(getattr(case, need) is None for case in cases):
                 raise InputError(
-                    f"{column.metric} needs {need}s, and the rows come without.\n"
+                    f"{column.metric} needs {need}s, but the rows have none.\n"
                     f"  Give {need}s= one per row, or leave the metric out."
                 )
         kind = str(column.facts.get("of"))
         fits = {"images": all(c.image for c in cases), "values": not any(c.ids for c in cases)}
         if not fits.get(kind, True):
-            raise InputError(f"{column.metric} is for {kind}, and the rows are none.\n  Leave the metric out.")
+            raise InputError(
+                f"{column.metric} is for {kind}, but the rows are something else.\n  Leave the metric out."
+            )
     if target == "label" and all(case.label is None for case in cases):
-        raise InputError('target="label" needs labels, and the rows come without.\n  Give labels= one per row.')
+        raise InputError('target="label" needs labels, but the rows have none.\n  Give labels= one per row.')
 
 
 # ---- the table ----

@@ -97,7 +97,7 @@ def read_case(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case 
 def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
     if model.task not in ("text-classification", "image-classification", "function"):
         raise InputError(
-            f"{model!r} cannot be evaluated: its answer is no one class per row.\n"
+            f"{model!r} cannot be evaluated: its output is not one class per row.\n"
             "  Give the model itself with tensors, and target= a class."
         )
     (request,) = model.requests([row["inputs"]], None)
@@ -127,7 +127,7 @@ def _made(
     x = subject.inputs[name]
     if subject.roles[name] == "ids" and x.dim() != 2:
         raise InputError(
-            f"The input {name!r} holds integers in the shape {tuple(x.shape)}, which are no token ids.\n"
+            f"The input {name!r} holds integers in the shape {tuple(x.shape)}, which are not token ids.\n"
             "  Give images as floating numbers."
         )
     shape = tuple(x.shape[axis] for axis in places(subject, name))

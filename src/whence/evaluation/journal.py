@@ -29,7 +29,7 @@ class Journal:
         self, path: str | os.PathLike[str] | None, header: Mapping[str, Any], fits: Callable[[Any], bool]
     ) -> None:
         if path is not None and not isinstance(path, str | os.PathLike):
-            raise FileError(f"resume={path!r} is no name of a file.\n  Give a path.")
+            raise FileError(f"resume={path!r} is not a file name.\n  Give a path.")
         self.path = None if path is None else Path(path)
         self.chunks: dict[int, Any] = {}
         self.fits, self._file = fits, -1
@@ -121,7 +121,7 @@ class Journal:
         first = None if found is None else found.get("whence")
         if not isinstance(first, dict) or not line.endswith(b"\n"):
             raise FileError(
-                f"{str(self.path)!r} is no result file of an evaluation.\n  Give another name, or remove it."
+                f"{str(self.path)!r} is not a result file of an evaluation.\n  Give another name, or remove it."
             )
         old = first.get("version") == 1
         if not old and first.get("version") != header["version"]:
@@ -165,7 +165,9 @@ class Journal:
         )
 
     def _no_place(self) -> FileError:
-        return FileError(f"{str(self.path)!r} is no place for a result file.\n  Give a file in a folder that exists.")
+        return FileError(
+            f"{str(self.path)!r} is not a place for a result file.\n  Give a file in a folder that exists."
+        )
 
 
 def _locked(file: int) -> bool:

@@ -35,14 +35,14 @@ def check(case: Case, operator: Any) -> None:
         return
     if isinstance(operator, Real) and not isinstance(operator, bool) and math.isfinite(operator):
         if case.ids and not (isinstance(operator, Integral) and 0 <= int(operator) < _vocabulary(case)):
-            raise ParameterError(f"operator={operator!r} is no token of this model.\n  Give a token's id.")
+            raise ParameterError(f"operator={operator!r} is not a token of this model.\n  Give a token's id.")
         return
     if not isinstance(operator, str):
         raise not_allowed("operator", operator, "a name, a number, a token's id or a tensor")
     known = IDS if case.ids else VALUES
     if operator not in known:
         raise ParameterError(
-            f"operator={operator!r} is none for {'token ids' if case.ids else 'numbers'}. "
+            f"operator={operator!r} does not apply to {'token ids' if case.ids else 'numbers'}. "
             f"{did_you_mean(operator, known)}"
         )
     if operator in ("mask", "pad") and operator not in case.tokens:
@@ -51,7 +51,7 @@ def check(case: Case, operator: Any) -> None:
         )
     if not case.ids and operator != "zero" and not case.image:
         raise ParameterError(
-            f"operator={operator!r} is for images, and the units are {case.shape}.\n"
+            f"operator={operator!r} is for images, but the units have shape {case.shape}.\n"
             '  Give "zero", a number or a tensor.'
         )
 
@@ -116,7 +116,7 @@ def rewritten(case: Case, keep: Tensor, operator: Any) -> dict[str, Tensor]:
         found["attention_mask"] = mask.masked_fill(gone, 0)
     elif hidden and number is None:
         raise ParameterError(
-            'operator="zero" hides a token by padding or by the attention mask, and this model has neither.\n'
+            'operator="zero" hides a token by padding or by the attention mask, but this model has neither.\n'
             '  Give operator="delete", or the id of a token.'
         )
     return found

@@ -57,7 +57,7 @@ def check(path: Path, forms: Iterable[str] | None = None) -> str:
     """The form that a name asks for, if it is one of these and such a file can be written there."""
     kind = form_of(path, list(FORMS if forms is None else forms))
     if path.is_dir() or not path.parent.is_dir():
-        raise FileError(f"{str(path)!r} is no place for a file.\n  Give a name in a folder that exists.")
+        raise FileError(f"{str(path)!r} is not a place for a file.\n  Give a name in a folder that exists.")
     return kind
 
 

@@ -91,7 +91,7 @@ def _attending(asked: Sequence[tuple[View, Any]], work: Callable[[Tensor], Tenso
     with apart(), scope(case.root):
         replace(subject, target=read).run(gradient=False, marks=True, expand=_WRITTEN_OUT, edit=edit)
     if not met:
-        raise NoAttention("Attention erasure needs attention, and this model has none.\n  Leave these metrics out.")
+        raise NoAttention("Attention erasure needs attention, but this model has none.\n  Leave these metrics out.")
     if layers != "all" and max(layers, default=-1) >= len(met):
         raise ParameterError(f"layers={layers!r}: the model attends {len(met)} times.\n  Count from 0.")
     return held["logits"], met
@@ -120,6 +120,6 @@ def without(weights: Tensor, gone: Tensor, heads: Any = "all") -> Tensor:
 def _check_keys(weights: Tensor, units: int) -> None:
     if weights.shape[-1] != units:
         raise NoAttention(
-            f"An attention map is {tuple(weights.shape)}, and the rows have {units} units: they are not its keys.\n"
+            f"An attention map is {tuple(weights.shape)}, but the rows have {units} units: its keys are something else.\n"
             "  Erasure is for attention over the units themselves; name such calls with layers=."
         )

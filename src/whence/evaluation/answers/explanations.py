@@ -170,7 +170,7 @@ def unit_scores(case: Case, a: Attribution) -> Tensor:
         values = values[: case.shape[0]]  # beyond are the paddings of a longer row
     if tuple(values.shape) != case.shape:
         raise InputError(
-            f"{a.method} gave values {tuple(values.shape)}, and the units of the row are {case.shape}.\n"
+            f"{a.method} gave values of shape {tuple(values.shape)}, but the row's units have shape {case.shape}.\n"
             "  Leave at= out, or this method."
         )
     if not bool(torch.isfinite(values[case.real.view(case.shape)]).all()):

@@ -73,7 +73,7 @@ class Asker:
         """The answer, if it speaks of the input's own units."""
         if answer.phi.shape[1] != self.case.rows.x.shape[1]:
             raise NotMeasured(
-                f"its {answer.phi.shape[1]} values are of patches or positions, and this property is about features"
+                f"its {answer.phi.shape[1]} values belong to patches or positions, but this property is about features"
             )
         return answer
 

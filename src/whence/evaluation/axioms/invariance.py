@@ -82,7 +82,7 @@ def equal_ways(case: Case, points: Points) -> list[Rewritten]:
         off = (case.f(everywhere, function) - score).abs().amax()
         if off > near:
             raise InputError(
-                f"equivalents[{number}] is no equivalent: its scores differ by {float(off):.3g}.\n"
+                f"equivalents[{number}] is not equivalent: its scores differ by {float(off):.3g}.\n"
                 "  Give models that compute the same scores."
             )
         found.append(Rewritten(f"equivalents[{number}]", function, True))

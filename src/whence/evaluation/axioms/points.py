@@ -135,7 +135,7 @@ def prepare(
         requests = model.requests(inputs, target, None, True)
         if len(requests) > 1:
             raise InputError(
-                f"These rows take {len(requests)} passes of their own, and properties are measured on rows of one.\n"
+                f"These rows take {len(requests)} separate passes, but properties are measured on rows of one pass.\n"
                 "  Give one of the rows, or rows that fit into one batch."
             )
         asked = requests[0]

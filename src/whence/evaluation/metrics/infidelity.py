@@ -50,7 +50,7 @@ def _subsets(view: View, samples: int, how: Any, output: str) -> Any:
 
 def _noises(view: View, samples: int, noise: float, output: str) -> Any:
     if view.case.ids:
-        raise InputError('infidelity: kind="noise" is for numbers, and the rows are token ids.\n  Use kind="subset".')
+        raise InputError('infidelity: kind="noise" is for numbers, but the rows are token ids.\n  Use kind="subset".')
     generator, x = view.generator(1), view.case.x
     draws = [
         noise * torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu") for _ in range(samples)

@@ -83,7 +83,7 @@ def _marked(case: Case, units: Sequence[int]) -> list[bool]:
     if len(whole) == len(units):
         return [bool(mark) for mark in whole]
     raise InputError(
-        f"The rationale of row {case.place} has {len(whole)} entries, and the row {len(case.free)} tokens.\n"
+        f"The rationale of row {case.place} has {len(whole)} entries, but the row has {len(case.free)} tokens.\n"
         "  Give (start, end) spans of characters, or one mark per token."
     )
 

@@ -33,7 +33,7 @@ def road_lerf(
 
 def _curve(view: View, least: bool, k: Any, noise: float, output: str, absolute: bool) -> Asking:
     if not view.case.image:
-        raise InputError("ROAD imputes pixels, and the rows are no images.\n  Leave it out.")
+        raise InputError("ROAD imputes pixels, but the rows are not images.\n  Leave it out.")
     shares = percents(k, "road")
     order = view.order(absolute=absolute, least=least)
     asked = [view.without(order[: count(view, share, "nearest")], "road", noise) for share in (0, *shares)]

@@ -64,9 +64,9 @@ def on_mask(view: View, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
     if tuple(mask.shape) != case.shape:
         bent = abs(mask.shape[0] / mask.shape[1] - case.shape[0] / case.shape[1]) > 0.02
         if bent or case.cropped:
-            why = "of which the model sees a part only" if case.cropped else "of another form"
+            why = "of which the model sees only a part" if case.cropped else "with another aspect ratio"
             raise InputError(
-                f"The mask is {tuple(mask.shape)}, and the image {case.shape}, {why}.\n"
+                f"The mask has shape {tuple(mask.shape)}, but the image has shape {case.shape}, {why}.\n"
                 "  Give the mask of the image as the model sees it."
             )
         scores = torch.nn.functional.interpolate(scores, tuple(mask.shape), mode="bilinear", align_corners=False)

@@ -19,7 +19,7 @@ def sensitivity_max(
 ) -> Asking:  # fmt: skip
     """max ‖φ(x+δ) − φ(x)‖₂ / ‖φ(x)‖₂ over random δ with |δ| ≤ radius everywhere."""
     if view.case.ids:
-        raise InputError("sensitivity_max moves numbers, and the rows are token ids.\n  Leave it out.")
+        raise InputError("sensitivity_max perturbs numbers, but the rows are token ids.\n  Leave it out.")
     x, generator = view.case.x, view.generator(2)
     draws = [
         radius * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
