@@ -13,7 +13,7 @@ from whence import Call
 from whence.adapters.tensors import adapt
 from whence.engine.expand import EXPANSIONS
 from whence.engine.scope import scope
-from whence.rules.closed_forms import REFERENCE_RULES as REFERENCE
+from whence.rules.deeplift import DEEPLIFT_RULES as REFERENCE
 from whence.subject import Subject, baselines
 from whence.subject.passes import Pass
 from whence.subject.targets import read_target

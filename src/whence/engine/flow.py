@@ -34,7 +34,6 @@ from whence.engine.inplace import (
     protected,
     same,
     target_of,
-    tensors_in,
 )
 from whence.engine.leaves import Sites
 from whence.engine.liveness import Marks
@@ -47,6 +46,7 @@ from whence.engine.trackers.ordering import SORTS, Orders
 from whence.errors import ModelError, NoRule
 from whence.rules.ledger import Ledger
 from whence.rules.reveal_cancel import Parts, carry
+from whence.util.tree import tensors_in
 
 _active = threading.local()
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence.util.tree import tensors_in
+
 
 def makes_constants(name: str) -> bool:
     """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
@@ -84,14 +86,6 @@ def checkpointing() -> bool:
 
 def same(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def tensors_in(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def protected(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.rules.closed_forms import REFERENCE_EXPAND, REFERENCE_RULES
+from whence.rules.deeplift import DEEPLIFT_EXPAND, DEEPLIFT_RULES
 from whence.subject import Subject, at_baseline
 from whence.util.progress import steps
 
@@ -66,7 +66,7 @@ def _contributions(subject: Subject, rule: str, signed: bool) -> Answer:
     seen = []
     for which in steps(list(range(count)), subject.progress, subject.method):
         reference = at_baseline.reference(subject, subject.baselines[which])
-        done = subject.run(REFERENCE_RULES, expand=REFERENCE_EXPAND, reference=reference, parts=parts)
+        done = subject.run(DEEPLIFT_RULES, expand=DEEPLIFT_EXPAND, reference=reference, parts=parts)
         assert done.reference is not None
         found = {"multiplier": done.pull(again=signed)}
         difference = {key: x - done.reference.x[key] for key, x in done.x.items()}

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
-from whence.rules.lrp import factors, leaders, signs_of, stands, terms_of
+from whence.rules.lrp_products import factors, leaders
+from whence.rules.lrp_sums import signs_of, stands, terms_of
 
 _AS_ONE = frozenset(
     "scaled_dot_product_attention layer_norm rms_norm grouped_mm sort msort topk kthvalue median".split()

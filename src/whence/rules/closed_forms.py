@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
-from whence.engine.expand import EXPANSIONS
+from whence.engine.call import Back, Call, Gradients
 from whence.engine.expand.attention import masked_scores, operands
-from whence.engine.inplace import tensors_in
 from whence.engine.tape import path_average, path_integral
-from whence.rules.rescale import apart, by_secant, cross, quotient, secant, switch, tanhc
+from whence.rules.rescale import apart, by_secant, quotient, tanhc
+from whence.util.tree import tensors_in
 
 # ---- products ----
 
@@ -303,33 +302,3 @@ def _attention_back(m: Tensor, given: dict[str, Any], before: dict[str, Any]) ->
     if groups > 1:
         to_k, to_v = (t.unflatten(-3, (-1, groups)).sum(-3) for t in (to_k, to_v))
     return to_q, to_k, to_v
-
-
-# ---- the table ----
-
-_PRODUCT, _MIDPOINT, _ROOT, _NORM = Ahead(product), Ahead(midpoint), Ahead(root), Ahead(norm)
-REFERENCE_RULES: dict[str, Rule] = {
-    "*": path_integral,
-    "view": derivative,
-    **dict.fromkeys(("index", "where", "write"), switch),
-    "linear": switch,
-    **dict.fromkeys(
-        "add sum convolution average_pool batch_norm dropout cumsum interpolate embedding fourier".split(), derivative
-    ),
-    "elementwise": secant,
-    "abs": Ahead(magnitude, secant=True),
-    **dict.fromkeys(("multiply", "divide"), _PRODUCT),
-    **dict.fromkeys(("matmul", "einsum", "bilinear", "lerp", "var", "mse_loss"), _MIDPOINT),
-    **dict.fromkeys(("prod", "cumprod"), several),
-    **dict.fromkeys(("vector_norm", "std", "dist", "cdist", "hypot"), _ROOT),
-    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _NORM),
-    "softmax": Ahead(softmax),
-    "log_softmax": Ahead(log_softmax),
-    "logsumexp": Ahead(logsumexp),
-    "scaled_dot_product_attention": Ahead(attention),
-    "max_pool": cross,
-    "max": cross,
-}
-_AS_ONE = {"scaled_dot_product_attention", "layer_norm", "rms_norm", "group_norm", "instance_norm"}
-_AS_ONE |= set("addmm addmv addbmm baddbmm addcmul addcdiv lerp bilinear".split())
-REFERENCE_EXPAND = (frozenset(EXPANSIONS) - _AS_ONE) | {"odd_attention"}

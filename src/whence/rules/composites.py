@@ -11,7 +11,8 @@ from typing import Any
 from whence.engine.call import Call
 from whence.errors import ParameterError, nearest
 from whence.rules.lrp import Composite
-from whence.rules.lrp_weights import NUDGED, RULES, Divide, Weighted, at_least_zero
+from whence.rules.lrp_division import NUDGED, Divide
+from whence.rules.lrp_weights import RULES, Weighted, at_least_zero
 from whence.util.checks import not_allowed
 
 Table = Mapping[str, Any]

@@ -1,7 +1,8 @@
-"""Relevance through ops with weights: dense layers, convolutions, products with a constant.
+"""LRP's rules for ops with weights: dense layers, convolutions, products with a constant.
 
-Most rules are made of two maps, u = x·W and v = |x|·|W|, because x⁺W⁺ + x⁻W⁻ = ½(u + v) and x⁺W⁻ + x⁻W⁺ = ½(u − v).
-Where one of these is a small difference of large numbers, it is summed by itself instead.
+The rules come first, one function each with its paper; below them is how they are computed. Most are made of two maps,
+u = x·W and v = |x|·|W|, because x⁺W⁺ + x⁻W⁻ = ½(u + v) and x⁺W⁻ + x⁻W⁺ = ½(u − v). Where one of these is a small
+difference of large numbers, it is summed by itself instead.
 """
 
 from __future__ import annotations
@@ -13,140 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, swapped
 from whence.errors import ParameterError
+from whence.rules.linear_maps import Maps
+from whence.rules.lrp_division import Divide
 from whence.util.checks import not_allowed
 
-Pull = Callable[[Tensor], Tensor]
 Lost = dict[str, Tensor]  # by kind, like the output; its last axis may be summed already
-
-
-@dataclass(frozen=True)
-class Divide:
-    """a / (b + ε·sign b), where 0 counts as positive; unsigned, a / (b + ε), and 0 where b is 0."""
-
-    epsilon: float
-    signed: bool = True
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        if self.signed and self.epsilon:
-            return a / (b + b.new_tensor(self.epsilon).copysign(b.masked_fill(b == 0, 0.0)))
-        found = a / (b + self.epsilon)
-        return found if bool(b.all()) else found.masked_fill_(b == 0, 0.0)
-
-    def lost(self, a: Tensor, s: Tensor, b: Tensor) -> Tensor:
-        """What of a is not in s·b, entry by entry: the stabiliser's part, and all of it where s was made 0."""
-        if self.signed and self.epsilon:
-            return torch.where(b < 0, -s, s) * self.epsilon
-        small = s * self.epsilon
-        return small if bool(b.all()) else torch.where(b == 0, a, small)
-
-
-NUDGED = Divide(1e-9, signed=False)  # how the authors of Transformer Attribution divide
-
-
-# ---- the op as a linear map ----
-
-
-@dataclass(eq=False)
-class Maps:
-    """One op: y = L(x, W) + b, and L with other values in both places."""
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
-    bias: Tensor | float  # laid out like the output
-    apply: Callable[[Tensor, Tensor], tuple[Tensor, Pull]]  # L(x', W'), and how signals come back to x'
-    back: Pull  # of L(x, W) itself
-    rows_last: bool = False  # the last axis is the rows', and may not be summed over
-
-    def total(self, amount: Tensor) -> Tensor:
-        """A loss, summed over the last axis where that may be."""
-        return amount if self.rows_last else amount.sum(-1, keepdim=True)
-
-    def raising(self) -> tuple[Tensor, Pull]:
-        """x⁺W⁺ + x⁻W⁻, each by itself, and how signals come back."""
-        return self._sum(
-            (self.x.clamp(min=0), self.weight.clamp(min=0)), (self.x.clamp(max=0), self.weight.clamp(max=0))
-        )
-
-    def lowering(self) -> tuple[Tensor, Pull]:
-        """x⁺W⁻ + x⁻W⁺."""
-        return self._sum(
-            (self.x.clamp(min=0), self.weight.clamp(max=0)), (self.x.clamp(max=0), self.weight.clamp(min=0))
-        )
-
-    def _sum(self, *terms: tuple[Tensor, Tensor]) -> tuple[Tensor, Pull]:
-        (a, pull_a), (b, pull_b) = (self.apply(x, w) for x, w in terms)
-        return a + b, lambda s: (terms[0][0] * pull_a(s)).addcmul_(terms[1][0], pull_b(s))
-
-
-def maps_of(call: Call) -> Maps | None:
-    """The op's maps, or None where it has no single weight."""
-    if len(call.inputs) != 1:
-        return None
-    x, (weight, bias) = call.x[0], _operands(call)
-    if weight is None or weight.dtype != x.dtype or not call.y.is_floating_point():
-        return None
-    narrow = torch.finfo(x.dtype).bits < 32
-
-    def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
-        with torch.enable_grad():
-            leaf = new.detach().requires_grad_()
-            swap = {id(call.inputs[0]): leaf, id(weight): other}
-            if bias is not None:
-                swap[id(bias)] = torch.zeros_like(bias, dtype=other.dtype)
-            out = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
-        return out.detach(), lambda s: torch.autograd.grad(out, leaf, s)[0]
-
-    if not narrow:
-        return Maps(x, call.y, weight, _laid_out(call, bias), apply, lambda s: _one(call.vjp(s)))
-    x, wide = x.float(), weight.float()
-    out, back = apply(x, wide)
-    b = _laid_out(call, None if bias is None else bias.float())
-    return Maps(x, out + b, wide, b, apply, back)
-
-
-def _one(found: Sequence[Tensor | None]) -> Tensor:
-    assert found[0] is not None
-    return found[0]
-
-
-def _operands(call: Call) -> tuple[Tensor | None, Tensor | None]:
-    """Weight and bias among the arguments."""
-    args, kwargs, name = call.args, call.kwargs, call.name
-    if name == "grouped_rows":
-        return args[1], None
-    if name == "linear" or call.family == "convolution":
-        weight = args[1] if len(args) > 1 else kwargs.get("weight")
-        return weight, args[2] if len(args) > 2 and isinstance(args[2], Tensor | None) else kwargs.get("bias")
-    flat = [t for a in (*args, *kwargs.values()) for t in (a if isinstance(a, list | tuple) else [a])]
-    others = [t for t in flat if isinstance(t, Tensor) and t is not call.inputs[0]]
-    if name.startswith("add") and len(others) == 2 and not kwargs and args[0] is others[0]:
-        return others[1], others[0]
-    return (others[0], None) if len(others) == 1 and not name.startswith("add") else (None, None)
-
-
-def _laid_out(call: Call, bias: Tensor | None) -> Tensor | float:
-    if bias is None:
-        return 0.0
-    spatial = call.y.dim() - 1 - (call.inputs[0].dim() == call.y.dim() and call.name != "conv_tbc")
-    return bias.view(-1, *[1] * spatial) if call.family == "convolution" and call.name != "conv_tbc" else bias
-
-
-def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
-    """F.linear, whose maps need no graph; halves are too short for sums of one sign."""
-    if torch.finfo(x.dtype).bits < 32:
-        x, y, weight, bias = x.float(), y.float(), weight.float(), None if bias is None else bias.float()
-
-    def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
-        return new @ other.mT, lambda s: s @ other
-
-    return Maps(x, y, weight, 0.0 if bias is None else bias, apply, lambda s: s @ weight)
-
-
-# ---- rules ----
-
 Found = tuple[Tensor, Lost]
 
 
@@ -163,6 +36,87 @@ class Weighted:
         return found.to(r.dtype), lost
 
 
+def epsilon(epsilon: float = 1e-6) -> Weighted:
+    """x ⊙ Wᵀ(R / (y + ε·sign y))."""
+    at_least_zero("epsilon", epsilon)
+    return Weighted("epsilon", _whole, Divide(epsilon))
+
+
+def gamma(gamma: float = 0.25) -> Weighted:
+    """Contributions of the output's sign count 1 + γ times."""
+    at_least_zero("gamma", gamma)
+    raised = Side(1 + gamma, 1, lambda b: b + gamma * _up(b), sign=1)
+    lowered = Side(1, 1 + gamma, lambda b: b + gamma * _down(b), sign=-1)
+    return Weighted("gamma", _by_sides(raised, lowered))
+
+
+def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
+    """α × what raises the output − β × what lowers it."""
+    if abs(alpha - beta - 1) > 1e-9 or alpha < 1:
+        raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
+    if not beta:
+        return Weighted("alpha_beta", _raising(biased=True))
+    return Weighted("alpha_beta", _by_sides(Side(1, 0, _up, alpha), Side(0, 1, _down, -beta)))
+
+
+def z_plus() -> Weighted:
+    """Contributions that raise the output, and a positive bias."""
+    return Weighted("z_plus", _raising(biased=True))
+
+
+def chefer() -> Weighted:
+    """G_q: pairs with x·w ≥ 0 alone, and no bias (seed 001, eq. 3)."""
+    return Weighted("chefer", _raising(biased=False))
+
+
+def orig() -> Weighted:
+    """The authors' baseline: what x⁺ and what x⁻ raises, each with all of R, so that relevance is counted twice."""
+
+    def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        return [(x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))]
+
+    return Weighted("orig", _by_terms(terms, together=False, double=True))
+
+
+def flat() -> Weighted:
+    """Evenly over the inputs."""
+    return Weighted("flat", _by_terms(lambda x, w: [(torch.ones_like(x), torch.ones_like(w))]))
+
+
+def w_square() -> Weighted:
+    """By the square of the weight."""
+    square = lambda b: b * b  # noqa: E731
+    return Weighted("w_square", _by_terms(lambda x, w: [(torch.ones_like(x), w * w)], bias=square))
+
+
+def z_box(low: Any = None, high: Any = None) -> Weighted:
+    """Inputs between two bounds: xW − lW⁺ − hW⁻; by default each row's own least and largest value."""
+    ends = [torch.as_tensor(end, device="cpu") for end in (low, high) if end is not None]
+    if len(ends) == 2 and bool((ends[0] > ends[1]).any()):
+        raise ParameterError(
+            f"low={low!r} is above high={high!r}.\n  Give the least and the largest value of an input."
+        )
+
+    def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        bounds = [_bound(x, low, Tensor.amin), _bound(x, high, Tensor.amax)]
+        return [(x, w), (-bounds[0], w.clamp(min=0)), (-bounds[1], w.clamp(max=0))]
+
+    return Weighted("z_box", _by_terms(terms))
+
+
+RULES: dict[str, Callable[..., Weighted]] = {
+    rule.__name__: rule for rule in (epsilon, gamma, alpha_beta, z_plus, chefer, orig, flat, w_square, z_box)
+}
+
+
+def at_least_zero(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise not_allowed(name, value, "a number, at least 0")
+
+
+# ---- all contributions ----
+
+
 def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
     """All contributions and the bias: z = u + b = y."""
     s = divide(r, maps.y)
@@ -170,6 +124,9 @@ def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
     if isinstance(maps.bias, Tensor):
         lost["bias"] = maps.total(s * maps.bias)
     return maps.back(s).mul_(maps.x), lost
+
+
+# ---- contributions that raise the output ----
 
 
 def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
@@ -223,6 +180,9 @@ def _without_bias(maps: Maps, largest: Any) -> Tensor:
     return maps.apply(maps.x, maps.weight)[0] if drowned else maps.y - maps.bias
 
 
+# ---- contributions of either sign, each with a denominator ----
+
+
 @dataclass(frozen=True)
 class Side:
     """A denominator z = up·(what raises) + down·(what lowers) + bias, through which `share`·R goes.
@@ -258,6 +218,17 @@ def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
     return run
 
 
+def _up(b: Any) -> Any:
+    return b.clamp(min=0) if isinstance(b, Tensor) else max(b, 0.0)
+
+
+def _down(b: Any) -> Any:
+    return b.clamp(max=0) if isinstance(b, Tensor) else min(b, 0.0)
+
+
+# ---- other values in the places of x and W ----
+
+
 def _by_terms(
     terms: Callable[[Tensor, Tensor], Sequence[tuple[Tensor, Tensor]]], *, together: bool = True,
     bias: Callable[[Any], Any] | None = None, double: bool = False,
@@ -284,93 +255,7 @@ def _by_terms(
     return run
 
 
-def _up(b: Any) -> Any:
-    return b.clamp(min=0) if isinstance(b, Tensor) else max(b, 0.0)
-
-
-def _down(b: Any) -> Any:
-    return b.clamp(max=0) if isinstance(b, Tensor) else min(b, 0.0)
-
-
-def epsilon(epsilon: float = 1e-6) -> Weighted:
-    """x ⊙ Wᵀ(R / (y + ε·sign y))."""
-    at_least_zero("epsilon", epsilon)
-    return Weighted("epsilon", _whole, Divide(epsilon))
-
-
-def z_plus() -> Weighted:
-    """Contributions that raise the output, and a positive bias."""
-    return Weighted("z_plus", _raising(biased=True))
-
-
-def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
-    """α × what raises the output − β × what lowers it."""
-    if abs(alpha - beta - 1) > 1e-9 or alpha < 1:
-        raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
-    if not beta:
-        return Weighted("alpha_beta", _raising(biased=True))
-    return Weighted("alpha_beta", _by_sides(Side(1, 0, _up, alpha), Side(0, 1, _down, -beta)))
-
-
-def gamma(gamma: float = 0.25) -> Weighted:
-    """Contributions of the output's sign count 1 + γ times."""
-    at_least_zero("gamma", gamma)
-    raised = Side(1 + gamma, 1, lambda b: b + gamma * _up(b), sign=1)
-    lowered = Side(1, 1 + gamma, lambda b: b + gamma * _down(b), sign=-1)
-    return Weighted("gamma", _by_sides(raised, lowered))
-
-
-def at_least_zero(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise not_allowed(name, value, "a number, at least 0")
-
-
-def chefer() -> Weighted:
-    """G_q: pairs with x·w ≥ 0 alone, and no bias (seed 001, eq. 3)."""
-    return Weighted("chefer", _raising(biased=False))
-
-
-def orig() -> Weighted:
-    """The authors' baseline: what x⁺ and what x⁻ raises, each with all of R, so that relevance is counted twice."""
-
-    def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        return [(x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))]
-
-    return Weighted("orig", _by_terms(terms, together=False, double=True))
-
-
-def flat() -> Weighted:
-    """Evenly over the inputs."""
-    return Weighted("flat", _by_terms(lambda x, w: [(torch.ones_like(x), torch.ones_like(w))]))
-
-
-def w_square() -> Weighted:
-    """By the square of the weight."""
-    square = lambda b: b * b  # noqa: E731
-    return Weighted("w_square", _by_terms(lambda x, w: [(torch.ones_like(x), w * w)], bias=square))
-
-
-def z_box(low: Any = None, high: Any = None) -> Weighted:
-    """Inputs between two bounds: xW − lW⁺ − hW⁻; by default each row's own least and largest value."""
-    ends = [torch.as_tensor(end, device="cpu") for end in (low, high) if end is not None]
-    if len(ends) == 2 and bool((ends[0] > ends[1]).any()):
-        raise ParameterError(
-            f"low={low!r} is above high={high!r}.\n  Give the least and the largest value of an input."
-        )
-
-    def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        bounds = [_bound(x, low, Tensor.amin), _bound(x, high, Tensor.amax)]
-        return [(x, w), (-bounds[0], w.clamp(min=0)), (-bounds[1], w.clamp(max=0))]
-
-    return Weighted("z_box", _by_terms(terms))
-
-
 def _bound(x: Tensor, given: Any, own: Any) -> Tensor:
     if given is None:
         return own(x, tuple(range(1, x.dim())), keepdim=True).expand_as(x) if x.dim() > 1 else own(x).expand_as(x)
     return torch.as_tensor(given, dtype=x.dtype, device=x.device).expand_as(x)
-
-
-RULES: dict[str, Callable[..., Weighted]] = {
-    rule.__name__: rule for rule in (epsilon, gamma, alpha_beta, z_plus, chefer, orig, flat, w_square, z_box)
-}

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, swapped
-from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, RowsNeeded, path_integral
 from whence.errors import DivergedError
+from whence.util.tree import tensors_in
 
 _KINKED = frozenset(
     """relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil trunc frac

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Call, swapped
-from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
 from whence.engine.tape import Tape
 from whence.engine.trackers import store
 from whence.rules.rescale import STEEP, derivative_where, too_close
+from whence.util.tree import tensors_in
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
 _PARTS, _BORN = "parts", "born"

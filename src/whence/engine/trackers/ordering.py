@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import swapped
-from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, Entry
 from whence.engine.trackers import store
 from whence.errors import DivergedError
+from whence.util.tree import tensors_in
 
 _ORDER = "order"
 SORTS = frozenset({"sort", "argsort"})

@@ -20,10 +20,10 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.engine.inplace import tensors_in
 from whence.engine.ops import GROUP, number
 from whence.engine.trackers import one_token, store
 from whence.engine.trackers.one_token import Alone
+from whence.util.tree import tensors_in
 
 _ORIGIN = "origin"
 WEIGHTED = frozenset({"linear", "convolution"})
@@ -75,7 +75,7 @@ def follow(
 
     `now` is the number of the op; what comes back are the lives that begin here.
     """
-    constants = [t for t in tensors_in((tuple(args), dict(kwargs))) if not any(t is other for other in live)]
+    constants = [t for t in tensors_in(args) if not any(t is other for other in live)]
     weighed = any(not any(t is other for other in loose) for t in constants)
     known = [origin_of(t) for t in live]
     for life in {id(o.life): o.life for o in known}.values() if family != "view" else ():

@@ -1,0 +1,110 @@
+"""An op with weights as a linear map, y = L(x, W) + b, and L with other values in both places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import Call
+from whence.util.tree import swapped, tensors_in
+
+Pull = Callable[[Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class Maps:
+    """One op: y = L(x, W) + b, and L with other values in both places."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    bias: Tensor | float  # laid out like the output
+    apply: Callable[[Tensor, Tensor], tuple[Tensor, Pull]]  # L(x', W'), and how signals come back to x'
+    back: Pull  # of L(x, W) itself
+    rows_last: bool = False  # the last axis is the rows', and may not be summed over
+
+    def total(self, amount: Tensor) -> Tensor:
+        """A loss, summed over the last axis where that may be."""
+        return amount if self.rows_last else amount.sum(-1, keepdim=True)
+
+    def raising(self) -> tuple[Tensor, Pull]:
+        """x⁺W⁺ + x⁻W⁻, each by itself, and how signals come back."""
+        return self._sum(
+            (self.x.clamp(min=0), self.weight.clamp(min=0)), (self.x.clamp(max=0), self.weight.clamp(max=0))
+        )
+
+    def lowering(self) -> tuple[Tensor, Pull]:
+        """x⁺W⁻ + x⁻W⁺."""
+        return self._sum(
+            (self.x.clamp(min=0), self.weight.clamp(max=0)), (self.x.clamp(max=0), self.weight.clamp(min=0))
+        )
+
+    def _sum(self, *terms: tuple[Tensor, Tensor]) -> tuple[Tensor, Pull]:
+        (a, pull_a), (b, pull_b) = (self.apply(x, w) for x, w in terms)
+        return a + b, lambda s: (terms[0][0] * pull_a(s)).addcmul_(terms[1][0], pull_b(s))
+
+
+def maps_of(call: Call) -> Maps | None:
+    """The op's maps, or None where it has no single weight."""
+    if len(call.inputs) != 1:
+        return None
+    x, (weight, bias) = call.x[0], _operands(call)
+    if weight is None or weight.dtype != x.dtype or not call.y.is_floating_point():
+        return None
+    narrow = torch.finfo(x.dtype).bits < 32
+
+    def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
+        with torch.enable_grad():
+            leaf = new.detach().requires_grad_()
+            swap = {id(call.inputs[0]): leaf, id(weight): other}
+            if bias is not None:
+                swap[id(bias)] = torch.zeros_like(bias, dtype=other.dtype)
+            out = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
+        return out.detach(), lambda s: torch.autograd.grad(out, leaf, s)[0]
+
+    if not narrow:
+        return Maps(x, call.y, weight, _laid_out(call, bias), apply, lambda s: _one(call.vjp(s)))
+    x, wide = x.float(), weight.float()
+    out, back = apply(x, wide)
+    b = _laid_out(call, None if bias is None else bias.float())
+    return Maps(x, out + b, wide, b, apply, back)
+
+
+def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
+    """F.linear, whose maps need no graph; halves are too short for sums of one sign."""
+    if torch.finfo(x.dtype).bits < 32:
+        x, y, weight, bias = x.float(), y.float(), weight.float(), None if bias is None else bias.float()
+
+    def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
+        return new @ other.mT, lambda s: s @ other
+
+    return Maps(x, y, weight, 0.0 if bias is None else bias, apply, lambda s: s @ weight)
+
+
+def _operands(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """Weight and bias among the arguments."""
+    args, kwargs, name = call.args, call.kwargs, call.name
+    if name == "grouped_rows":
+        return args[1], None
+    if name == "linear" or call.family == "convolution":
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        return weight, args[2] if len(args) > 2 and isinstance(args[2], Tensor | None) else kwargs.get("bias")
+    others = [t for t in tensors_in((args, kwargs)) if t is not call.inputs[0]]
+    if name.startswith("add") and len(others) == 2 and not kwargs and args[0] is others[0]:
+        return others[1], others[0]
+    return (others[0], None) if len(others) == 1 and not name.startswith("add") else (None, None)
+
+
+def _laid_out(call: Call, bias: Tensor | None) -> Tensor | float:
+    if bias is None:
+        return 0.0
+    spatial = call.y.dim() - 1 - (call.inputs[0].dim() == call.y.dim() and call.name != "conv_tbc")
+    return bias.view(-1, *[1] * spatial) if call.family == "convolution" and call.name != "conv_tbc" else bias
+
+
+def _one(found: Sequence[Tensor | None]) -> Tensor:
+    assert found[0] is not None
+    return found[0]

@@ -1,0 +1,96 @@
+"""What LRP's rules share: how relevance is divided by an output and multiplied by an input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import Call
+from whence.rules.ledger import Note
+
+
+@dataclass(frozen=True)
+class Divide:
+    """a / (b + ε·sign b), where 0 counts as positive; unsigned, a / (b + ε), and 0 where b is 0."""
+
+    epsilon: float
+    signed: bool = True
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.signed and self.epsilon:
+            return a / (b + b.new_tensor(self.epsilon).copysign(b.masked_fill(b == 0, 0.0)))
+        found = a / (b + self.epsilon)
+        return found if bool(b.all()) else found.masked_fill_(b == 0, 0.0)
+
+    def lost(self, a: Tensor, s: Tensor, b: Tensor) -> Tensor:
+        """What of a is not in s·b, entry by entry: the stabiliser's part, and all of it where s was made 0."""
+        if self.signed and self.epsilon:
+            return torch.where(b < 0, -s, s) * self.epsilon
+        small = s * self.epsilon
+        return small if bool(b.all()) else torch.where(b == 0, a, small)
+
+
+NUDGED = Divide(1e-9, signed=False)  # how the authors of Transformer Attribution divide
+
+
+class Named:
+    """A rule with the name that traces show."""
+
+    title = ""
+
+    @property
+    def __name__(self) -> str:
+        return self.title
+
+
+def first(m: Any) -> Tensor:
+    """The relevance of an op's (first) output."""
+    return m if isinstance(m, Tensor) else m[0]
+
+
+def wide(t: Tensor) -> Tensor:
+    """Halves are too short for what divides and sums."""
+    return t.float() if t.is_floating_point() and torch.finfo(t.dtype).bits < 32 else t
+
+
+def quotient(divide: Divide, a: Tensor, b: Tensor) -> Tensor:
+    if not b.is_complex():
+        return divide(wide(a), wide(b)).to(b.dtype)
+    parts = [torch.view_as_real(t.resolve_conj()).contiguous() for t in (a.to(b.dtype), b)]
+    return torch.view_as_complex(divide(*parts))
+
+
+def write_off(note: Note, divide: Divide, r: Tensor, s: Tensor, y: Tensor) -> None:
+    """What dividing by y lost: all of it where y is 0, and what keeps the quotient small."""
+    if y.is_complex():
+        r, s, y = (torch.view_as_real(t.to(y.dtype).resolve_conj()) for t in (r, s, y))
+    note.lose("epsilon", divide.lost(r, s, y))
+
+
+def times_input(call: Call, given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """x ⊙ what came back, of complex numbers each part by itself; an infinity, such as a masked score, takes none."""
+    parts = [None if g is None else _times(x, g) for x, g in zip(call.x, given, strict=True)]
+    return [
+        p if p is None or p.is_complex() or bool(p.sum().isfinite()) else p.masked_fill(x.isinf(), 0.0)
+        for x, p in zip(call.x, parts, strict=True)
+    ]
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    if not a.is_complex():
+        return a * b
+    return torch.view_as_complex(torch.view_as_real(a.resolve_conj()) * torch.view_as_real(b.resolve_conj()))
+
+
+def by_input(shapes: Sequence[torch.Size], parts: Sequence[tuple[int | None, Tensor | None]]) -> list[Tensor | None]:
+    """One tensor per live input, of its shape."""
+    found: list[Tensor | None] = [None] * len(shapes)
+    for place, part in parts:
+        if place is not None and part is not None:
+            fitting, before = part.sum_to_size(shapes[place]), found[place]
+            found[place] = fitting if before is None else before + fitting
+    return found
