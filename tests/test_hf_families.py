@@ -96,7 +96,7 @@ def test_an_error_of_our_own_is_a_raw_traceback_wrapped_or_not() -> None:
     def born_here(wrapped: bool) -> BaseException:
         try:
             try:
-                return whence.engine.trackers.rows.Place(0, 1, 3).sums(None)  # type: ignore[arg-type, return-value]
+                return whence.engine.trackers.rows.RowAxis(0, 1, 3).sums(None)  # type: ignore[arg-type, return-value]
             except Exception as cause:
                 if wrapped:
                     raise whence.errors.ModelError("the model failed") from cause

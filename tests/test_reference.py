@@ -229,8 +229,8 @@ def test_more_and_fewer_ops_are_named() -> None:
 
 def test_the_tape_is_empty_after_use() -> None:
     done = replay(CASES["mlp_functional"].make()[0], g(3, 6), g(3, 6, seed=2))
-    assert done.flow.replay is not None
-    assert not done.flow.replay.entries
+    assert done.flow.tape is not None
+    assert not done.flow.tape.entries
 
 
 def test_one_reference_row_serves_many_and_is_recorded_again_where_rows_are_mixed() -> None:

@@ -12,20 +12,20 @@ from torch import Tensor
 from tests.support.engine import EVERY, run
 from tests.support.hf import FAMILIES
 from tests.support.models import CASES, close
-from whence.engine.trackers.rows import Place, _read
+from whence.engine.trackers.rows import RowAxis, _read
 
 
 @pytest.mark.parametrize(
     ("shape", "place"),
     [
-        ((3, 4), Place(0, 1, 3)),
-        ((4, 3), Place(1, 1, 3)),
-        ((6, 2), Place(0, 2, 3)),
-        ((2, 12), Place(1, 2, 3)),
-        ((3,), Place(0, 1, 3)),
+        ((3, 4), RowAxis(0, 1, 3)),
+        ((4, 3), RowAxis(1, 1, 3)),
+        ((6, 2), RowAxis(0, 2, 3)),
+        ((2, 12), RowAxis(1, 2, 3)),
+        ((3,), RowAxis(0, 1, 3)),
     ],
 )
-def test_sums_and_numbers(shape: tuple[int, ...], place: Place) -> None:
+def test_sums_and_numbers(shape: tuple[int, ...], place: RowAxis) -> None:
     t = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).double()
     numbers = place.numbers(shape)
     expected = torch.stack([t[numbers == row].sum() for row in range(3)])
@@ -46,8 +46,8 @@ def per_row(model: Any, inputs: Any, target: Any = 0) -> tuple[float, int]:
         found.append(
             (
                 call.family,
-                call.place,
-                None if call.place is None else call.place.sums(signal * call.outputs[0].detach()),
+                call.row_axis,
+                None if call.row_axis is None else call.row_axis.sums(signal * call.outputs[0].detach()),
             )
         )
         return call.vjp(m)

@@ -17,7 +17,7 @@ from whence.adapters.requests import Request
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
-from whence.engine.flow import apart
+from whence.engine.flow import suspended
 from whence.engine.ops import known_names
 from whence.engine.scope import scope
 from whence.errors import (
@@ -108,7 +108,7 @@ def _by_default(model: Any, inputs: Any, given: Mapping[str, Any], options: Mapp
     request = model.requests(inputs, target, options["batch_size"], bool(options["keep"]))[0] if isinstance(
         model, Wrapped
     ) else Request(model, inputs, target, [0])  # fmt: skip
-    with gathered(), apart():
+    with gathered(), suspended():
         subject = _subject(request.model, request.inputs, method="gradient", target=request.target, **how)
         with scope(subject.root, *modules_behind(subject.target).values()):
             method, why = default(subject)
@@ -153,7 +153,7 @@ def _of_tensors(
     target: Any, baseline: Any, at: Any, wrt: Any, output: Any, rules: Any, unruled: Any, batch_size: Any, seed: Any,
     names: Any, **params: Any,
 ) -> Attribution:  # fmt: skip
-    with apart():
+    with suspended():
         params = methods[method].check(params)
         wanted = check(keep)
         subject = _subject(
@@ -223,7 +223,7 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     rules, options = _named_rules(options.pop("rules", None), options)
     known = set(inspect.signature(_subject).parameters) - {"record", "method"}
     own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
-    with gathered() as said, apart():
+    with gathered() as said, suspended():
         subject = _subject(model, inputs, method=method, record=Record(steps=[]), rules=rules, **options)
         with scope(subject.root, *modules_behind(subject.target).values()):
             record = _traced(subject, own)

@@ -1,9 +1,9 @@
-"""One op of a forward pass as a rule sees it, and the autograd node that lets a rule replace its backward."""
+"""One op of a forward pass as a rule sees it, and how an op's rule is looked up in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ Back = Callable[[Any], Gradients]  # from an output's signal to its inputs'
 
 
 # ops that keep their inputs only, and are run again where their derivative is asked for: an attention's maps are large
-_REBUILT = frozenset({"scaled_dot_product_attention"})
+REBUILT = frozenset({"scaled_dot_product_attention"})
 
 
 class Overwritten(RuleError):
@@ -48,8 +48,8 @@ class Call:
     form: Any = None  # of the result
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
-    places: tuple[Any, ...] = ()  # where the rows are in each live input
-    place: Any = None  # and in the output
+    row_axes: tuple[Any, ...] = ()  # where the rows are in each live input
+    row_axis: Any = None  # and in the output
     origins: tuple[Any, ...] = ()  # what each live input was made of
     note: Any = None  # its page in the ledger of a relevance pass
     site: Any = None  # of a fused attention, where sites are told of
@@ -141,8 +141,8 @@ class Call:
     def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
         """What the op's own derivative makes of the signal m: one tensor per live input."""
         if self.family == "batch_norm" and isinstance(m, Tensor):
-            m = m.contiguous()  # see writes.in_rows
-        if self.family in _REBUILT or not self.inputs[0].requires_grad:
+            m = m.contiguous()  # see inplace.in_rows
+        if self.family in REBUILT or not self.inputs[0].requires_grad:
             return self.derivative_at(self.x, m)  # x, which says so if the model has overwritten it
         return _pulled(self.outputs, self.inputs, m)
 
@@ -185,16 +185,6 @@ def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule
     return {**kept, **own}
 
 
-@dataclass(slots=True)
-class Stream:
-    """What the nodes of one forward pass propagate now; shared by all of them.
-
-    It is empty but while the engine propagates: a model that differentiates inside itself gets true derivatives.
-    """
-
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-
-
 def derivative(call: Call, m: Any) -> Gradients:
     """The rule of plain autograd."""
     return call.vjp(m)
@@ -214,97 +204,6 @@ class Ahead:
 
     def __call__(self, call: Call, m: Any) -> Gradients:
         return self.prepare(call)(m)
-
-
-def run_with_rule(stream: Stream, call: Call, live: Sequence[Tensor], rule: Rule | None = None) -> Any:
-    """Run the call such that its backward asks the stream for a rule; the result has the function's own form.
-
-    A `rule` that can be prepared is, and then nothing else will do on the way back.
-    """
-    node = _Prepared if isinstance(rule, Ahead) else _Ruled
-    flat = node.apply(stream, call, rule, *live)
-    return _unflatten(call.form, iter(flat))
-
-
-class _Ruled(torch.autograd.Function):
-    """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
-
-    @staticmethod
-    def forward(ctx: Any, stream: Stream, call: Call, rule: Any, *live: Tensor) -> Any:
-        rebuilt = call.family in _REBUILT
-        with torch.set_grad_enabled(not rebuilt):
-            inputs = tuple((t.detach().clone() if call.copies else t.detach()).requires_grad_() for t in live)
-            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
-            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
-            result = call.function(*call.args, **call.kwargs)
-        outputs: list[Tensor] = []
-        call.form = flatten(result, outputs)
-        call.inputs, call.outputs = inputs, tuple(outputs)
-        call.kept = tuple(y.detach().clone() for y in outputs) if call.copies else ()
-        call.versions, call.made = tuple(map(version_of, (*inputs, *call.loose))), tuple(map(version_of, outputs))
-        ctx.stream, ctx.call = stream, call
-        given = tuple(y.detach() for y in outputs)
-        fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]
-        ctx.mark_non_differentiable(*(g for g, constant in zip(given, fixed, strict=True) if constant))
-        return given
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> Any:
-        call: Call = ctx.call
-        if torch.is_grad_enabled():  # create_graph=True: a rule has no derivative, and a constant would be wrong
-            raise RuleError(
-                f"The model differentiates {call} twice, and a rule is differentiated once at most.\n"
-                "  Use a method without a rule for this op, such as gradient."
-            )
-        rule = call.rule_in(ctx.stream.rules) or derivative
-        given = rule(call, signals[0] if len(signals) == 1 else signals)
-        _check_given(str(call), [x.shape for x in call.inputs], rule, given)
-        gradients = (given,) if isinstance(given, Tensor) else tuple(given)
-        return (None, None, None, *gradients)
-
-
-class _Prepared(torch.autograd.Function):
-    """The op runs without a graph, and its rule keeps what it wants."""
-
-    @staticmethod
-    def forward(ctx: Any, stream: Stream, call: Call, rule: Any, *live: Tensor) -> Any:
-        with torch.no_grad():
-            inputs = tuple(t.detach().clone() if call.copies else t.detach() for t in live)
-            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
-            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
-            outputs: list[Tensor] = []
-            call.form = flatten(call.function(*call.args, **call.kwargs), outputs)
-            call.inputs, call.outputs = inputs, tuple(outputs)
-            call.versions = tuple(map(version_of, (*inputs, *call.loose)))
-            ctx.back = rule.prepare(call)
-        ctx.stream, ctx.rule, ctx.family, ctx.name, ctx.title = stream, rule, call.family, call.name, str(call)
-        ctx.shapes = [x.shape for x in inputs]
-        given = tuple(y.detach() for y in outputs)
-        ctx.mark_non_differentiable(*(g for g in given if not (g.is_floating_point() or g.is_complex())))
-        return given
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> Any:
-        if find_rule(ctx.stream.rules, ctx.family, ctx.name) is not ctx.rule or torch.is_grad_enabled():
-            raise CallsNeeded
-        given = ctx.back(signals[0] if len(signals) == 1 else signals)
-        _check_given(ctx.title, ctx.shapes, ctx.rule, given)
-        return (None, None, None, *((given,) if isinstance(given, Tensor) else tuple(given)))
-
-
-def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, given: Any) -> None:
-    """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
-    parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
-    fits = len(parts) == len(wanted) and all(
-        p is None or (isinstance(p, Tensor) and p.shape == shape) for p, shape in zip(parts, wanted, strict=False)
-    )
-    if not fits or given is None:
-        got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
-        raise RuleError(
-            f"The rule {rule_name(rule or derivative)!r} for {title} gave {got}, "
-            f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
-            "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
-        )
 
 
 def rule_name(rule: Rule) -> str:
@@ -329,13 +228,3 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, tuple | list):
         return (type(value), [flatten(item, tensors) for item in value])
     return ("constant", value)
-
-
-def _unflatten(form: Any, tensors: Any) -> Any:
-    if form is Tensor:
-        return next(tensors)
-    kind, parts = form
-    if kind == "constant":
-        return parts
-    items = [_unflatten(part, tensors) for part in parts]
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)

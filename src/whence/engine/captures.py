@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from whence.engine.expand.attention import operands
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.ops import GROUP
-from whence.engine.trackers import modality, store
+from whence.engine.trackers import Op, Tracker, modality, store
 from whence.engine.trackers.tokens import Tokens, numbers_of
 
 _WEIGHTS = "weights"  # on a softmax's result and its copies
@@ -51,7 +52,7 @@ class Listener(Protocol):
         """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
 
 
-class Captures:
+class Captures(Tracker):
     """What to read (`wants`) and what to replace (`edit`); what was read is in `found`."""
 
     def __init__(
@@ -97,13 +98,21 @@ class Captures:
         pooled = found is not None and found.dim() == 3 and found.shape[-1] == 1  # (rows, n, 1)
         return None if family == "multiply" and not pooled else found
 
-    def follow(self, family: str, live: list[Tensor], outputs: list[Tensor]) -> None:
+    def describe(self, op: Op) -> None:
+        """Tell the listener of a fused attention, and give its call the site."""
+        if op.call is None or op.family != "scaled_dot_product_attention" or self.tell is None:
+            return
+        op.call.site = self.arrive("attention", op.path)
+        given = operands(op.call.args, op.call.kwargs)
+        pair = tuple(modality.modality_of(given[name]) for name in ("query", "key"))
+        numbers = () if self.tokens is None else self.tokens.of_fused(op.call.args, op.call.kwargs)
+        self.tell.fused(op.call.site, pair, max(map(modality.depth_of, op.live)), numbers)
+
+    def follow(self, op: Op) -> None:
         """Tag a softmax's result, and what merely copies it."""
-        group = GROUP.get(family)
+        family, live, outputs, group = op.family, op.live, op.outputs, GROUP.get(op.family)
         if group == "attention":
             self.attention += 1
-        if self.active:
-            modality.follow(family, live, outputs)
         if self.projections:
             state = (
                 live[0] if family == "linear" else next((s for t in live if (s := projected_from(t)) is not None), None)

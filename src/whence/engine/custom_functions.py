@@ -1,7 +1,7 @@
 """A model's own `torch.autograd.Function`: told to the pass that runs, which otherwise could not see it.
 
 Nothing announces such a function to a mode, so `Function.apply` is stood in for while a pass runs; calls of other
-threads, and of passes that look away, go straight on. A function that works entry by entry is one op, of the family
+threads, and of suspended passes, go straight on. A function that works entry by entry is one op, of the family
 that computes the same if there is one. The forward of any other is run openly, op by op, where a method has rules.
 """
 
@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+
+from whence.engine.ops import Spelling
+from whence.util.tree import tensors_in
+
+if TYPE_CHECKING:
+    from whence.engine.flow import Flow
 
 _lock = threading.Lock()
 _waiting: list[Any] = []  # torch's own `apply`, while it is stood in for, once for each pass that runs
@@ -35,17 +41,22 @@ KNOWN: dict[str, Sequence[Callable[[Tensor], Tensor]]] = {
 _GIST = 1e-5  # how near a function must come to a known one: authors shorten their constants
 
 
-def listen(flow: Any) -> Any:
+def current() -> Flow | None:
+    """The pass that runs in this thread, the innermost if there are several."""
+    return getattr(_hears, "flow", None)
+
+
+def listen(flow: Flow) -> Flow | None:
     """From now on this pass is told of custom functions; what comes back is the one that was told before."""
     with _lock:
         _waiting.append(Function.__dict__["apply"] if not _waiting else _waiting[0])
         if len(_waiting) == 1:
             Function.apply = classmethod(_apply)  # type: ignore[method-assign, assignment]
-    before, _hears.flow = getattr(_hears, "flow", None), flow
+    before, _hears.flow = current(), flow
     return before
 
 
-def leave(before: Any) -> None:
+def leave(before: Flow | None) -> None:
     """The reverse of `listen`."""
     _hears.flow = before
     with _lock:
@@ -55,7 +66,7 @@ def leave(before: Any) -> None:
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    flow = getattr(_hears, "flow", None)
+    flow = current()
     with _lock:
         own = _waiting[0] if _waiting else Function.__dict__["apply"]
 
@@ -64,7 +75,34 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
     if flow is None or cls.__module__.startswith("whence.") or not flow.is_on():
         return plain(*args, **kwargs)
-    return flow.custom(cls, plain, args, kwargs)
+    return _run(flow, cls, plain, args, kwargs)
+
+
+def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """One op if the function works entry by entry, else its forward op by op, else the function as it is."""
+    if not [t for t in tensors_in([*args, *kwargs.values()]) if flow.is_live(t)]:
+        return plain(*args, **kwargs)
+    ruled = not flow.plan.light and (flow.tape is not None or flow.modifies())
+    family = elementwise(plain, args, kwargs) if ruled else None
+    if family == WRITES:
+        flow.closed.add(cls.__name__)
+        return plain(*args, **kwargs)
+    if family is not None:
+        spelled = Spelling(cls.__name__, writes=False, inplace_at=None, metadata=False, family=family)
+        with torch._C.DisableTorchFunction():  # as in the handler
+            return flow.handle(spelled, plain, args, kwargs)
+    if ruled or flow.captures.active or flow.plan.opens:
+        flow.opening += 1
+        try:
+            result = opened(cls, args, kwargs)
+            if any(flow.is_live(t) for t in tensors_in(result)):
+                return result
+        except Exception:  # it needs more of its context than is here
+            flow.log.plain = False
+        finally:
+            flow.opening -= 1
+    flow.closed.add(cls.__name__)
+    return plain(*args, **kwargs)
 
 
 class Context:

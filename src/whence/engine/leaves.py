@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.outputs import changed, floating
-from whence.engine.trackers import modality, store
-from whence.engine.trackers.rows import begin
+from whence.engine.trackers import Birth, store
 from whence.errors import BaselineError, ModelError
 from whence.util.keys import input_of, new_key
 
@@ -88,9 +87,8 @@ class Sites:
             value if given is None else given.of(value, look) if isinstance(given, Instead) else given
         )
         self.leaves[key] = leaf
-        modality.begin(handed, key)
-        if flow.captures.tokens is not None and look is None:
-            flow.captures.tokens.begin(handed, key)
+        if look is None:
+            flow.begin(handed, Birth(key))
         return handed
 
     def _given(self, key: str) -> Tensor | Instead | None:
@@ -222,12 +220,7 @@ class Sites:
                 "  Explain the embedding's output with at=, or give the model its ids as they are looked up."
             )
         flow.mark(handed)
-        flow.explain_from(handed, positions.dim())
-        modality.begin(handed, key)
-        if flow.captures.tokens is not None:
-            flow.captures.tokens.begin_ids(handed, name, positions, shape)
-        if flow.rows is not None:
-            begin(handed, flow.rows, positions // max(1, shape.numel() // flow.rows))
+        flow.begin(handed, Birth(key, positions, shape))
         return handed
 
     # ---- module outputs ----
@@ -236,8 +229,9 @@ class Sites:
         """The module's output with its floating tensors made live, if this is the call that is explained."""
         if flow.captures.active:
             output = replace_first(output, lambda t: _shown(flow, "output", path, t))
-        if flow.cut is not None and flow.cut(path):
-            output = replace_first(output, lambda t: flow.cut_here(path, t))
+        detach_at = flow.plan.detach_at
+        if detach_at is not None and detach_at(path):
+            output = replace_first(output, lambda t: flow.detach_here(path, t))
         if path != self.path or not path:
             return output
         self.calls += 1

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.call import Rule, keys, rule_name
+from whence.errors import ModelError, NoRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,29 @@ class Log:
         if counts:
             self.unruled[family, path] += 1
         return counts
+
+
+def lose(log: Log, refused: NoRule | None, family: str, path: str, amount: float) -> None:
+    """A rule took the local path integral, and this is what that missed."""
+    if refused is not None:
+        raise refused
+    log.lost.setdefault((family, path), []).append(amount)
+
+
+def no_rule(method: str, family: str, path: str, generic: str) -> NoRule:
+    """An op without a rule where none may be; `generic` is what it would take instead."""
+    generic = "the derivative" if generic in ("", "derivative") else generic
+    return NoRule(
+        f"{method} has no rule for {family!r} (met in {path or 'the model itself'}).\n"
+        f'  Give one with rules={{"{family}": ...}}, or drop unruled="error" to take {generic}.'
+    )
+
+
+def no_derivative(method: str, name: str, path: str) -> ModelError:
+    """An op of a quantised model, through which a signal would have to go."""
+    return ModelError(
+        f"{method}: {name!r} (in {path or 'the model itself'}) has no derivative, as "
+        "layers in int8 have none, and nothing can be propagated through it.\n"
+        "  Explain the model as it was before quantisation, or choose a method that only runs it: "
+        "leave_one_out, occlusion, shapley, kernel_shap, lime."
+    )

@@ -1,24 +1,22 @@
-"""Record / replay of a reference pass, and the rule that any op can take between its reference and its input."""
+"""A reference pass on tape: recorded op by op, then replayed against the input's pass."""
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, Gradients, swapped, version_of
-from whence.engine.ops import GROUP
+from whence.engine.call import swapped, version_of
+from whence.engine.trackers import Op, Tracker
 from whence.errors import DivergedError
 
 
 @dataclass(slots=True)
-class Entry:
+class TapeEntry:
     """One live op of the reference pass; values are kept for ops whose rule may ask for them."""
 
     name: str
@@ -46,31 +44,41 @@ class CopiesNeeded(Exception):
     """A recorded value was overwritten in place: it must be recorded again, with copies."""
 
 
-class Tape:
+class Tape(Tracker):
     """The ops of a reference pass in order. Replaying pops each entry, checks it and lets go of it."""
 
     def __init__(self, copies: bool = False) -> None:
         self.copies = copies
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[TapeEntry] = deque()
         self.sorts: deque[Tensor] = deque()  # permutations by which constants were sorted
+        self.replays = False
         self.played = 0
 
-    def record(
-        self, name: str, path: str, live: Sequence[Tensor], args: Any, kwargs: Any, *, values: bool, writes: bool,
-        loose: Sequence[Tensor] = (),
-    ) -> None:  # fmt: skip
-        """Take one op down; `loose` are its constants that the model may overwrite."""
-        shapes = tuple(t.shape for t in live)
-        if not values:
-            self.entries.append(Entry(name, path, shapes))
+    def rewind(self) -> None:
+        """The recording is over; the next pass is replayed against it."""
+        self.replays = True
+
+    def before(self, op: Op) -> None:
+        """Take this op down, or give it what the reference took down of it."""
+        if self.replays:
+            op.entry = self.play(op.name, op.path, op.live)
+        else:
+            self.record(op)
+
+    def record(self, op: Op) -> None:
+        """Take one op down, with its values if somebody will ask for them."""
+        shapes = tuple(t.shape for t in op.live)
+        if not (op.ruled or op.keeps_values):
+            self.entries.append(TapeEntry(op.name, op.path, shapes, ruled=False))
             return
-        copied = self.copies or writes
-        kept = tuple(t.detach().clone() if copied else t.detach() for t in live)
-        beside = tuple(t.clone() if copied else t for t in loose)
-        swap = {id(t): value for t, value in zip((*live, *loose), (*kept, *beside), strict=True)}
-        versions = tuple(map(version_of, (*kept, *beside)))
-        args, kwargs = swapped(args, swap), swapped(kwargs, swap)
-        self.entries.append(Entry(name, path, shapes, kept, args, kwargs, versions, beside))
+        copied = self.copies or op.writes
+        kept = tuple(t.detach().clone() if copied else t.detach() for t in op.live)
+        loose = tuple(t.clone() if copied else t for t in op.loose)  # the model may overwrite these, too
+        swap = {id(t): value for t, value in zip((*op.live, *op.loose), (*kept, *loose), strict=True)}
+        versions = tuple(map(version_of, (*kept, *loose)))
+        args, kwargs = swapped(op.args, swap), swapped(op.kwargs, swap)
+        entry = TapeEntry(op.name, op.path, shapes, kept, args, kwargs, versions, loose, ruled=op.ruled)
+        self.entries.append(entry)
 
     def record_result(self, result: Tensor) -> None:
         """Keep what the last op gave, too."""
@@ -84,7 +92,7 @@ class Tape:
             if not entry.ruled and number not in asked:
                 entry.empty()
 
-    def play(self, name: str, path: str, live: Sequence[Tensor]) -> Entry:
+    def play(self, name: str, path: str, live: Sequence[Tensor]) -> TapeEntry:
         """The reference's entry for this op, which must be the same op on tensors of the same shapes."""
         self.played += 1
         if not self.entries:
@@ -126,51 +134,3 @@ WAY_OUT = (
 
 def _broadcasts(one: torch.Size, many: torch.Size) -> bool:
     return len(one) == len(many) and all(a in (1, b) for a, b in zip(one, many, strict=True))
-
-
-_POINTS = {"norm": 64, "max": 256}  # maxima and order statistics have kinks, norms a steep middle
-_DEFAULT_POINTS = 32
-
-
-@functools.cache
-def _quadrature(points: int) -> list[tuple[float, float]]:
-    """Gauss–Legendre nodes and weights on [0, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    return [(float(a), float(w)) for a, w in zip((nodes + 1) / 2, weights / 2, strict=True)]
-
-
-def path_integral(call: Call, m: Any) -> Gradients:
-    """Rule: the op's own derivative averaged over the straight line from its reference to its input.
-
-    m·Δy = Σ_j ∫ m·∂y/∂x_j dα · Δx_j, so nothing is lost but the quadrature's error. The number of points depends on the
-    kind of op alone, never on the batch: a row gets the same alone and among others.
-    """
-    found = path_average(call, m, _POINTS.get(GROUP.get(call.family, ""), _DEFAULT_POINTS))
-    if call.lose is not None:
-        call.lose(_unshared(call, m, found))
-    return found
-
-
-path_integral.generic = True  # type: ignore[attr-defined]
-
-
-def _unshared(call: Call, m: Any, found: Sequence[Tensor]) -> float:
-    """|m·Δy − Σ m_x·Δx| over all entries: what the quadrature missed of one output's rise."""
-    m = m if isinstance(m, Tensor) else m[0]
-    if m is None or any(t.is_complex() for t in (m, *found)):
-        return 0.0
-    rise = (m * torch.nan_to_num(call.y - call.reference_y)).double().sum()
-    steps = zip(found, call.x, call.reference_x, strict=True)
-    return abs(float(rise - sum((g * torch.nan_to_num(x - r)).double().sum() for g, x, r in steps)))
-
-
-def path_average(call: Call, m: Any, points: int) -> list[Tensor]:
-    """What the op's derivative makes of m, averaged over so many points between its reference and its input."""
-    here, before = call.x, call.reference_x
-    total = [torch.zeros_like(x) for x in here]
-    for node, weight in _quadrature(points):
-        point = [torch.where(x == b, x, b + node * (x - b)) for x, b in zip(here, before, strict=True)]  # -inf stays
-        for sum_, g in zip(total, call.derivative_at(point, m), strict=True):
-            if g is not None:
-                sum_ += weight * g
-    return total

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whence.engine.call import Back, Call, Gradients
 from whence.engine.expand.attention import masked_scores, operands
-from whence.engine.tape import path_average, path_integral
+from whence.rules.path_integral import path_average, path_integral
 from whence.rules.rescale import apart, by_secant, quotient, tanhc
 from whence.util.tree import tensors_in
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from whence.engine.call import Ahead, Rule, derivative
 from whence.engine.expand import EXPANSIONS
-from whence.engine.tape import path_integral
 from whence.rules.closed_forms import (
     attention,
     log_softmax,
@@ -22,6 +21,7 @@ from whence.rules.closed_forms import (
     several,
     softmax,
 )
+from whence.rules.path_integral import path_integral
 from whence.rules.rescale import cross, secant, switch
 
 _PRODUCT, _MIDPOINT, _ROOT, _NORM = Ahead(product), Ahead(midpoint), Ahead(root), Ahead(norm)

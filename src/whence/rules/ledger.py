@@ -13,8 +13,9 @@ from torch import Tensor
 from whence.engine.captures import Site
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.log import Step
+from whence.engine.trackers import Birth, Op, Tracker
 from whence.engine.trackers.provenance import WEIGHTED, Life, origin_of
-from whence.engine.trackers.rows import Place, place_of
+from whence.engine.trackers.rows import RowAxis, row_axis_of
 
 
 class RowsLost(Exception):
@@ -22,7 +23,7 @@ class RowsLost(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class LedgerLine:
     """What one op lost, by kind and target: each (rows,)."""
 
     number: int
@@ -53,7 +54,7 @@ class Ledger:
         self.begin()
 
     def begin(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerLine] = []
         self.boundaries: list[Boundary] = []
         self.lives: list[Life] = []  # of all live tensors
         self.ops = 0  # live ops, views included
@@ -61,10 +62,9 @@ class Ledger:
         self.target = 0  # the one that is propagated now
         self.on = True
 
-    def op(self, family: str, path: str, places: tuple[Place | None, ...], depth: int) -> Note:
-        """The next op of the pass; `depth` ops with weights came before it."""
-        self.deepest = max(self.deepest, depth if family in WEIGHTED else 0)
-        return Note(self, Entry(self.ops, family, path), depth, places)
+    def tracker(self) -> Tracker:
+        """Follows the ops of one pass."""
+        return Bookkeeping(self)
 
     def trace(self, step: Step, outputs: Sequence[Tensor], note: Note | None) -> None:
         """Have a step of the trace say what it carried and lost."""
@@ -84,8 +84,8 @@ class Ledger:
     def value(self, site: Site, tensor: Tensor) -> None:
         if site.kind != "output" or not born_in_a_pass(tensor) or (self.only is not None and not self.only(site.path)):
             return
-        place = place_of(tensor)
-        if place is None and self.rows > 1:
+        row_axis = row_axis_of(tensor)
+        if row_axis is None and self.rows > 1:
             return  # nobody knows where its rows are
         there = Boundary(site.path, site.call, self.ops, origin_of(tensor).life)
         self.boundaries.append(there)
@@ -93,14 +93,14 @@ class Ledger:
 
         def carried(r: Tensor | None) -> None:
             if self.on and r is not None:
-                there.carried.append(self.sums(r if kept is None else r * kept, place))
+                there.carried.append(self.sums(r if kept is None else r * kept, row_axis))
 
         tensor.register_hook(carried)
 
     def fused(self, site: Site, streams: Any, depth: int, numbers: Any) -> None:
         """A fused attention has no boundary inside."""
 
-    def cuts(self) -> list[bool]:
+    def separates(self) -> list[bool]:
         """Of each boundary: whether all that was made before it and is taken after it goes through it."""
         alive = [0] * (self.ops + 2)  # how many values are held over, after each op
         for life in self.lives:
@@ -109,13 +109,45 @@ class Ledger:
         alive = list(accumulate(alive))
         return [alive[b.number] == (b.life.born <= b.number < b.life.last) for b in self.boundaries]
 
-    def sums(self, r: Tensor, place: Place | None, of: Any = "") -> Tensor:
+    def sums(self, r: Tensor, row_axis: RowAxis | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""
         if self.rows == 1:
             return r.sum(dtype=torch.float64).view(1) if not r.is_complex() else r.real.sum().double().view(1)
-        if place is None:
+        if row_axis is None:
             raise RowsLost(f"{of} does not say which of its entries belong to which row")
-        return place.sums(r.real if r.is_complex() else r).double()
+        return row_axis.sums(r.real if r.is_complex() else r).double()
+
+
+class Bookkeeping(Tracker):
+    """Gives each op with a call its page in the ledger, and notes how long values live."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def begin(self, tensor: Tensor, birth: Birth) -> None:
+        self.ledger.lives.append(origin_of(tensor).life)
+
+    def before(self, op: Op) -> None:
+        self.ledger.ops += 1
+
+    def describe(self, op: Op) -> None:
+        call, ledger = op.call, self.ledger
+        if call is None:
+            return
+        depth = max(o.depth for o in call.origins)
+        ledger.deepest = max(ledger.deepest, depth if op.family in WEIGHTED else 0)
+        row_axes = call.row_axes or (None,) * len(op.live)
+        call.note = Note(ledger, LedgerLine(ledger.ops, op.family, op.path), depth, row_axes)
+
+    def follow(self, op: Op) -> None:
+        note = None if op.call is None else op.call.note
+        if op.step is not None:
+            self.ledger.trace(op.step, op.outputs, note)
+        if op.family != "view":  # a view lives as long as what it is a view of
+            lives = [origin_of(t).life for t in op.outputs]
+            self.ledger.lives += lives if len(lives) == 1 else {id(life): life for life in lives}.values()
+        if op.call is not None and note is not None and op.outputs:
+            note.row_axis, note.life = op.call.row_axis, origin_of(op.outputs[0]).life
 
 
 @dataclass(eq=False, slots=True)
@@ -123,10 +155,10 @@ class Note:
     """One op's page in the ledger. Rules keep it instead of the op."""
 
     ledger: Ledger
-    entry: Entry
+    entry: LedgerLine
     depth: int
-    places: tuple[Place | None, ...]  # of the rows in the live inputs
-    place: Place | None = None  # and in the output
+    row_axes: tuple[RowAxis | None, ...]  # of the rows in the live inputs
+    row_axis: RowAxis | None = None  # and in the output
     life: Any = None  # of the output
 
     @property
@@ -135,12 +167,12 @@ class Note:
 
     def sums(self, r: Tensor) -> Tensor:
         """Per row, of a tensor like the output."""
-        return self.ledger.sums(r, self.place, self.title)
+        return self.ledger.sums(r, self.row_axis, self.title)
 
     def spread(self, per_row: Tensor, like: Tensor) -> Tensor:
-        if self.ledger.rows == 1 or self.place is None:
+        if self.ledger.rows == 1 or self.row_axis is None:
             return per_row.to(like.dtype)
-        return self.place.spread(per_row.to(like.dtype), like)
+        return self.row_axis.spread(per_row.to(like.dtype), like)
 
     def halve(self, amount: Tensor) -> None:
         """Take down what is shared between two activations; nothing of it is lost."""
@@ -167,6 +199,6 @@ class Note:
     def lose_rest(self, kind: str, r: Tensor, given: Sequence[Tensor | None]) -> None:
         """Take down what came and was not handed on."""
         rest = self.sums(r)
-        for part, place in zip(given, self.places, strict=True):
-            rest = rest - (0 if part is None else self.ledger.sums(part, place, self.title))
+        for part, row_axis in zip(given, self.row_axes, strict=True):
+            rest = rest - (0 if part is None else self.ledger.sums(part, row_axis, self.title))
         self.lose_rows(kind, rest)

@@ -157,7 +157,7 @@ class _WithWeights(Named):
             maps = linear_maps.maps_of(call)
             if maps is None:
                 return self._without(call, r)
-            maps.rows_last = call.note.place is not None and call.note.place.axis == call.y.dim() - 1
+            maps.rows_last = call.note.row_axis is not None and call.note.row_axis.axis == call.y.dim() - 1
             found, lost = rule(maps, r, self.composite.divide)
         for kind, amount in lost.items():
             call.note.lose(kind, amount)

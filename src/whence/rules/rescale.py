@@ -15,8 +15,9 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, swapped
 from whence.engine.ops import GROUP
-from whence.engine.tape import WAY_OUT, RowsNeeded, path_integral
+from whence.engine.tape import WAY_OUT, RowsNeeded
 from whence.errors import DivergedError
+from whence.rules.path_integral import path_integral
 from whence.util.tree import tensors_in
 
 _KINKED = frozenset(

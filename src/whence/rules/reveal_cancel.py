@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Call, swapped
+from whence.engine.inplace import out_of_place
 from whence.engine.ops import GROUP
 from whence.engine.tape import Tape
-from whence.engine.trackers import store
+from whence.engine.trackers import NOT_RUN, Op, Tracker, store
 from whence.rules.rescale import STEEP, derivative_where, too_close
 from whence.util.tree import tensors_in
 
@@ -54,25 +55,53 @@ def parts_of(x: Tensor, before: Tensor) -> Pair:
 # ---- which ops are asked ----
 
 
-class Parts:
-    """Which ops of a recorded pass have to give parts: those from which the score's, or RevealCancel's, are made."""
+class Parts(Tracker):
+    """Which ops of a recorded pass have to give parts: those from which the score's, or RevealCancel's, are made.
 
-    def __init__(self, reveal: str = "") -> None:
-        self.reveal = reveal  # "" (Rescale), "all", or "dense" for what follows dense layers
+    In the recording every op is noted by number; in the replay those that are asked give their parts.
+    """
+
+    def __init__(self, tape: Tape, reveal: str = "") -> None:
+        self.tape, self.reveal = tape, reveal  # "" (Rescale), "all", or "dense" for what follows dense layers
         self.asked: set[int] = set()
         self._kinds: list[str] = []
         self._parents: list[tuple[int, ...]] = []
+        self._played = -1  # the number of the op that is being replayed
+        self._pairs: list[Pair] = []  # the parts of its inputs
 
-    def note(self, family: str, live: Sequence[Tensor]) -> None:
-        """Another op of the recording, by number."""
-        self._kinds.append(self.kind(family))
-        self._parents.append(tuple(_born(t) for t in live))
+    def before(self, op: Op) -> None:
+        if self.tape.replays:
+            self._played += 1
+            op.wants_call |= self._played in self.asked
+            return
+        self._kinds.append(self.kind(op.family))
+        self._parents.append(tuple(_born(t) for t in op.live))
+        op.keeps_values |= bool(self._kinds[-1])
 
-    def born(self, result: Any, tape: Tape) -> None:
-        """What the last of them gave."""
+    def run(self, op: Op) -> Any:
+        """An elementwise op by RevealCancel, in place or not, where a secant would be its rule."""
+        if self._played not in self.asked or op.call is None:
+            return NOT_RUN
+        pairs = [parts_of(t, before) for t, before in zip(op.live, op.entry.values, strict=True)]
+        if not self.reveals(op.family, op.rule, pairs):
+            self._pairs = [] if op.ruled else pairs
+            return NOT_RUN
+        if op.target is not None:
+            op.call.function = out_of_place(op.call.function)
+        y, parts = revealed(op.call, op.live[0], pairs[0])
+        result = y if op.target is None else op.target.copy_(y)
+        attach(result, parts)
+        return result
+
+    def follow(self, op: Op) -> None:
+        pairs, self._pairs = self._pairs, []
+        if pairs and op.call is not None:
+            carry(op.call, op.live, pairs, op.result)
+        if self.tape.replays:
+            return
         if self._kinds[-1] == "makes":
-            tape.record_result(result)
-        for tensor in tensors_in(result):
+            self.tape.record_result(op.result)
+        for tensor in op.results:
             store.put(tensor, _BORN, (len(self._kinds) - 1, tensor._version))
 
     def kind(self, family: str) -> str:
@@ -84,12 +113,12 @@ class Parts:
         return "reveals" if self.reveal and everywhere else ""
 
     def reveals(self, family: str, rule: Any, pairs: Collection[Pair]) -> bool:
-        """Whether an op takes one pair to another by RevealCancel: where a secant would be its rule."""
+        """Whether an op takes one pair to another by RevealCancel."""
         fits = self.kind(family) == "reveals" and getattr(rule, "secant", False) and len(pairs) == 1
         return fits and (self.reveal == "all" or all(pair.dense for pair in pairs))
 
     def settle(self, held: Tensor) -> None:
-        """The recording is over, and this tensor holds the scores."""
+        """The recording is over, and this tensor holds the scores: find who is asked, and let go of other values."""
         stack = [_born(held), *(n for n, kind in enumerate(self._kinds) if kind == "reveals")]
         while stack:
             op = stack.pop()
@@ -98,6 +127,7 @@ class Parts:
             self.asked.add(op)
             if self._kinds[op] != "makes":
                 stack.extend(self._parents[op])
+        self.tape.trim(self.asked)
 
 
 def _born(tensor: Tensor) -> int:

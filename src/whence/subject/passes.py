@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,55 +13,26 @@ from torch import Tensor
 
 from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
-from whence.engine.captures import Captures, Edit, Listener, Site
-from whence.engine.flow import Flow, apart
+from whence.engine.captures import Captures, Site
+from whence.engine.flow import Flow, suspended
 from whence.engine.leaves import Instead, Sites, watched
+from whence.engine.log import Log
+from whence.engine.plan import Plan
 from whence.engine.scope import Watch, rewind
 from whence.engine.tape import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.errors import (
-    BaselineError,
     DivergedError,
-    IndependentError,
-    InputError,
     ModelError,
-    NoAttention,
-    NoRule,
     TargetError,
     WhenceError,
 )
-from whence.rules.ledger import Ledger
 from whence.rules.reveal_cancel import Parts, parts_of
 from whence.subject import chance, targets
+from whence.subject.checks import check_pass, independent
 from whence.subject.masks import last_real, padding_mask
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How a pass is run."""
-
-    rules: Mapping[str, Rule] | None = None  # the user's own are merged over them
-    gradient: bool = True
-    expand: frozenset[str] = frozenset()  # fused ops to write out
-    reference: Subject | None = None  # the subject at x', recorded first and replayed against
-    wants: Callable[[Site], bool] | None = None  # sites to read
-    edit: Edit | None = None  # values to replace
-    cut: Callable[[str], bool] | None = None  # modules at whose outputs the graph begins anew
-    tell: Listener | None = None  # is told of each site as it is passed
-    copies: bool = False  # keep copies of what the model overwrites
-    parts: str | None = None  # positive and negative parts: "" of the score, "all" and "dense" by RevealCancel
-    parameters: bool = False  # leave parameters in the graph
-    graph: bool = False  # record the reference with a graph, for models with ops that the mode cannot see
-    rows: bool = False  # follow the rows, for rules that sum per row
-    marks: bool = False  # take down live ops without gradients too
-    through: bool = True  # a pass with a reference looks through detach() and no_grad()
-    ahead: bool | None = None  # rules are prepared, and no others will do on the way back: where there is a reference
-    ledger: Ledger | None = None  # the account of a relevance pass
-    origins: bool = False  # follow what values were made of
-    light: bool = False  # a further pass of a model that was seen before, under no rule
-    opens: bool = False  # run the forward of the model's own autograd functions openly
 
 
 IN_PLACE = "modified by an inplace operation"
@@ -75,14 +46,15 @@ def run(subject: Subject, plan: Plan) -> Pass:
         try:
             if plan.reference is None:
                 return _forward(subject, plan)
-            tape, parts = Tape(plan.copies), None if plan.parts is None else Parts(plan.parts)
-            before = _forward(plan.reference, replace(plan, gradient=plan.graph), record=tape, parts=parts)
+            tape = Tape(plan.copies)
+            parts = None if plan.parts is None else Parts(tape, plan.parts)
+            before = _forward(plan.reference, replace(plan, gradient=plan.graph), tape, parts)
             if plan.reference.rows != subject.rows and before.flow.sites.aside:
                 raise RowsNeeded("ids that are used for more than their embedding")
             if parts is not None:
                 parts.settle(before.held)
-                tape.trim(parts.asked)
-            done = _forward(subject, plan, replay=tape, parts=parts)
+            tape.rewind()
+            done = _forward(subject, plan, tape, parts)
             return replace(done, reference=_read_again(before, done))
         except Exception as error:
             other = _otherwise(subject, plan, error)
@@ -130,42 +102,26 @@ def _read_again(before: Pass, done: Pass) -> Pass:
     return replace(before, score=score)
 
 
-def _forward(
-    subject: Subject, plan: Plan, *, record: Tape | None = None, replay: Tape | None = None,
-    parts: Parts | None = None,
-) -> Pass:  # fmt: skip
-    rules = plan.rules or {}
-    flow = Flow(
-        merged(rules, subject.rules),
-        sites=Sites(subject.values, subject.at, subject.rows),
-        captures=Captures(plan.wants, plan.edit, plan.tell or plan.ledger),
-        expand=plan.expand,
-        record=record,
-        replay=replay,
-        strict=bool(rules) and "*" not in rules,
-        refuse=subject.refuse,
-        method=subject.method,
-        trace=subject.record.steps is not None,
-        copies=plan.copies,
-        parameters=plan.parameters,
-        gradient=plan.gradient,
-        marks=plan.marks,
-        light=plan.light,
-        opens=plan.opens,
-        through=plan.through,
-        ahead=replay is not None if plan.ahead is None else plan.ahead,
-        parts=parts,
-        cut=plan.cut,
-        ledger=plan.ledger,
-        origins=plan.origins or plan.ledger is not None,
-        rows=subject.rows if plan.rows else None,
-    )
-    flow.log.lost = subject.record.lost
+def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Parts | None = None) -> Pass:
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
-            listener.begin()
-    flow.captures.tokens = getattr(plan.tell, "tokens", None)
-    flow.captures.projections = getattr(plan.tell, "projections", False)
+            listener.begin()  # first: it renews what it has followed
+    captures = Captures(plan.wants, plan.edit, plan.tell or plan.ledger)
+    captures.tokens = getattr(plan.tell, "tokens", None)
+    captures.projections = getattr(plan.tell, "projections", False)
+    log = Log(trace=subject.record.steps is not None)
+    log.lost = subject.record.lost
+    flow = Flow(
+        plan,
+        rules=merged(plan.rules or {}, subject.rules),
+        sites=Sites(subject.values, subject.at, subject.rows),
+        captures=captures,
+        tape=tape,
+        trackers=() if parts is None else (parts,),
+        log=log,
+        method=subject.method,
+        refuse=subject.refuse,
+    )
     rewind()
     random = torch.get_rng_state()
     with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
@@ -177,9 +133,9 @@ def _forward(
             if not plan.light:
                 flow.is_live(held)  # audits the last stretch
         score, index = targets.pick(held, subject.target, last_real(subject))
-    _check(subject, flow, score, seen=plan.gradient or plan.marks)
+    check_pass(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.record.add(flow, subject.rows)
-    if flow.sites.held and flow.record is None:
+    if flow.sites.held and not flow.records:
         subject.record.overall["held"] = list(flow.sites.held)
     leaves = flow.sites.leaves
     facts = subject.measured
@@ -203,7 +159,7 @@ def _called(subject: Subject, handed: Mapping[str, Any], flow: Flow) -> Any:
     try:
         return subject.model(**handed) if subject.form == "dict" else subject.model(*handed.values())
     except Exception as error:
-        with apart():
+        with suspended():
             own = blame.born_in_the_model(error, lambda: _alone(subject, flow))
             advice = "" if own is None or not subject.values else _elsewhere(subject)
         if own is None:
@@ -247,7 +203,7 @@ def _scored(subject: Subject, output: Any) -> Tensor:
     try:
         return targets.scores(output, target, subject.output, subject.rows, padding_mask(subject))
     except Exception as error:
-        with apart():
+        with suspended():
             own = blame.born_in_the_model(error, lambda: target(output)) if callable(target) else None
         if own is None:
             raise
@@ -294,57 +250,6 @@ def _inside(value: Any, depth: int) -> list[Tensor]:
     return [t for part in (*parts, *getattr(value, "__dict__", {}).values()) for t in _inside(part, depth - 1)]
 
 
-def _check(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
-    sites = flow.sites
-    if subject.at is not None and not sites.leaves:
-        raise InputError(
-            f"at={subject.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
-            "  Name a module that runs, and a call that happens (the first one is @1)."
-        )
-    if subject.at is not None and sites.call is None and sites.calls > 1:
-        raise InputError(
-            f"at={subject.at!r}: this module runs {sites.calls} times in one forward pass.\n"
-            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{sites.calls}".'
-        )
-    leaf = next(iter(sites.leaves.values()), None)
-    if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
-        raise InputError(
-            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
-            f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
-        )
-    if not bool(torch.isfinite(score).all()):
-        row = int((~torch.isfinite(score)).any(1).nonzero()[0])
-        if flow.record is not None:
-            raise BaselineError(
-                f"The model's score at the baseline is {score[row].tolist()} for row {row}.\n"
-                "  Give another baseline=, at which the model has a finite score."
-            )
-        raise ModelError(
-            f"The model's score is {score[row].tolist()} for row {row}.\n"
-            "  Check the weights and this row; an explanation needs a finite score."
-        )
-    if not sites.leaves:
-        raise _no_embedding(subject)
-    if subject.refuse and flow.log.unseen and flow.modifies():
-        node, path = next(iter(flow.log.unseen))
-        raise NoRule(
-            f"{subject.method} has no rule for {node!r}, which ran where the engine cannot see "
-            f"(before {path or 'the output'}).\n"
-            '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
-        )
-    if subject.needs_attention and seen and not flow.captures.attention:  # nothing is met where nothing is live
-        hidden = [node for node, _ in flow.log.unseen]
-        if hidden:
-            raise NoAttention(
-                f"{subject.method} reads attention, and this model has none that can be seen: part of it runs inside "
-                f"{hidden[0]}, where the engine cannot look.\n  Choose another method, such as occlusion."
-            )
-        raise NoAttention(
-            f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
-            "  Choose a method that works on any model, such as gradient or guided_backprop."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Pass:
     """One forward pass of a subject."""
@@ -389,7 +294,7 @@ class Pass:
         (rows, k) is what each score begins with instead of 1.
         """
         if not self.score.requires_grad:
-            raise _independent(self.subject)
+            raise independent(self.subject)
         try:
             score = self.positive_score() if positive else None
             columns = self.columns(list(self.leaves.values()), rules, again=again, score=score, start=start)
@@ -399,7 +304,7 @@ class Pass:
                     f"{self.subject.method} needs the derivative of {op[1]!r}, which torch does not have.\n"
                     "  Choose deeplift, lrp or a method that removes units, or write the model without this op."
                 ) from error
-            if self.flow.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
+            if self.plan.copies or not (isinstance(error, Overwritten) or IN_PLACE in str(error)):
                 return self._opened(error).pull(rules, again=again, positive=positive, start=start)
             self.subject.record.take_back(self.flow)
             self.subject.record.plain = False
@@ -408,21 +313,21 @@ class Pass:
         except Exception as error:
             return self._opened(error).pull(rules, again=again, positive=positive, start=start)
         if not positive and all(m is None for column in columns for m in column):
-            raise _independent(self.subject)
+            raise independent(self.subject)
         return self.gathered(columns)
 
     def _opened(self, error: Exception) -> Pass:
         """The pass anew where a function of the model's own did not differentiate itself; else raise what it raised."""
-        notes = self.subject.record
-        if self.flow.closed and notes.opens and not isinstance(error, WhenceError):
+        record = self.subject.record
+        if self.flow.closed and record.opens and not isinstance(error, WhenceError):
             raise ModelError(
                 f"The model's own {' and '.join(sorted(self.flow.closed))} has no derivative here. It raised "
                 f"{type(error).__name__}: {error}\n  Choose a method that reads outputs alone, such as occlusion."
             ) from error
-        if notes.opens or not self.flow.closed:
+        if record.opens or not self.flow.closed:
             raise error
-        notes.take_back(self.flow)
-        notes.opens = True
+        record.take_back(self.flow)
+        record.opens = True
         return run(self.subject, self.plan)
 
     def gathered(self, columns: list[list[Tensor | None]]) -> dict[str, Tensor]:
@@ -441,8 +346,8 @@ class Pass:
             begin = torch.zeros_like(score)
             begin[:, k] = 1 if start is None else start[:, k]
             last = k + 1 == score.shape[1]
-            if self.flow.ledger is not None:
-                self.flow.ledger.target = k
+            if self.plan.ledger is not None:
+                self.plan.ledger.target = k
             found.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
             self.subject.record.backwards += 1
         return found
@@ -452,26 +357,3 @@ def stacked(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
     """One tensor (rows, k, …) of what each target sent back; what got nothing is 0."""
     parts = [torch.zeros_like(leaf) if m is None else m for m in found]
     return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)
-
-
-def _no_embedding(subject: Subject) -> IndependentError:
-    """Nothing explained was met in the pass, and what is met late are ids."""
-    names = [name for name, role in subject.roles.items() if role == "ids"]
-    if not names:
-        return _independent(subject)
-    kinds = " and ".join(f"{name!r} ({str(subject.inputs[name].dtype).removeprefix('torch.')})" for name in names)
-    return IndependentError(
-        f"The input {kinds} holds integers, which have no gradient, and they enter no embedding.\n"
-        "  Cast features to floating numbers first (x.float()). Token ids are explained where they index an embedding, "
-        "as they are or copied, not after arithmetic. To explain another input, name it with wrt=."
-    )
-
-
-def _independent(subject: Subject) -> IndependentError:
-    names = [name for name, role in subject.roles.items() if role != "fixed"]
-    what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
-    return IndependentError(
-        f"The explained score does not depend on {what} through any differentiable op.\n"
-        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, "
-        "or name another input with wrt=."
-    )

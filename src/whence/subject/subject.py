@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from whence.engine.call import Rule, derivative
 from whence.engine.leaves import Instead
+from whence.engine.plan import Plan
 from whence.subject import passes
 from whence.subject.masks import real_units
 from whence.subject.passes import Pass
@@ -55,8 +56,8 @@ class Subject:
     record: Record = field(default_factory=Record)
 
     def run(self, rules: Mapping[str, Rule] | None = None, **plan: Any) -> Pass:
-        """One forward pass under the engine, ready to be pulled back by `rules`; see `passes.Plan` for the rest."""
-        return passes.run(self, passes.Plan(rules, **plan))
+        """One forward pass under the engine, ready to be pulled back by `rules`; see `Plan` for the rest."""
+        return passes.run(self, Plan(rules, **plan))
 
     def run_again(self, **plan: Any) -> Pass:
         """Another pass of a model that was seen before, at plain derivatives: a light one wherever that is the same."""

@@ -1,7 +1,7 @@
-"""Which tokens a tensor's positions stand for: text, image, decoder. Attention scores have queries' and keys' streams.
+"""Which modality a tensor's positions belong to: text, image, decoder. Attention scores have queries' and keys'.
 
-A stream is the set of explained inputs from which its positions were born; it stays with the queries when attention
-mixes values of other streams in.
+A modality is the set of explained inputs from which positions were born; it stays with the queries when attention
+mixes values of other modalities in.
 """
 
 from __future__ import annotations
@@ -12,58 +12,59 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.ops import GROUP
-from whence.engine.trackers import store
+from whence.engine.trackers import Birth, Op, Tracker, store
 from whence.util.keys import input_of
 
-Stream = frozenset[str]
-_STREAM, _DEPTH = "modality", "attention_depth"
+Modality = frozenset[str]
+_MODALITY, _DEPTH = "modality", "attention_depth"
 
 
-def begin(tensor: Tensor, key: str) -> None:
-    """The positions of this tensor are those of an explained input."""
-    store.put(tensor, _STREAM, frozenset({input_of(key)}))
+def modality_of(tensor: Tensor) -> Any:
+    """A modality, the (query, key) modalities of attention scores, or None."""
+    return store.get(tensor, _MODALITY)
 
 
-def stream_of(tensor: Tensor) -> Any:
-    """A stream, the (query, key) streams of attention scores, or None."""
-    return store.get(tensor, _STREAM)
-
-
-def copy(old: Tensor, new: Tensor) -> None:
-    store.put(new, _STREAM, stream_of(old))
-    store.put(new, _DEPTH, depth_of(old))
-
-
-def pair_of(tensor: Tensor) -> tuple[Stream, Stream]:
-    """Queries' and keys' streams of attention probabilities; one that is not known is taken to be the other."""
-    return both(stream_of(tensor))
-
-
-def both(found: Any) -> tuple[Stream, Stream]:
-    if isinstance(found, tuple):
-        query, key = (s if isinstance(s, frozenset) else frozenset() for s in found)
+def both(modality: Any) -> tuple[Modality, Modality]:
+    """Queries' and keys' modalities of attention probabilities; one that is not known is taken to be the other."""
+    if isinstance(modality, tuple):
+        query, key = (s if isinstance(s, frozenset) else frozenset() for s in modality)
         return query or key, key or query
-    return (found or frozenset(), found or frozenset())
+    return (modality or frozenset(), modality or frozenset())
 
 
 def depth_of(tensor: Tensor) -> int:
     """Through how many attentions, one after the other, a tensor came."""
-    found: int = store.get(tensor, _DEPTH, 0)
-    return found
+    depth: int = store.get(tensor, _DEPTH, 0)
+    return depth
 
 
-def follow(family: str, live: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Carry streams from an op's inputs to its outputs, and count attentions."""
-    known = [stream_of(t) for t in live]
-    found = _joined(family, known)
-    attends = GROUP.get(family) == "attention" or (
-        family in ("matmul", "einsum") and any(isinstance(s, tuple) for s in known)
-    )
-    depth = max(map(depth_of, live), default=0) + attends
-    for tensor in outputs:
-        store.put(tensor, _DEPTH, depth)
-        if found is not None:
-            store.put(tensor, _STREAM, found)
+def copy(old: Tensor, new: Tensor) -> None:
+    """The positions of one tensor are those of another."""
+    store.put(new, _MODALITY, modality_of(old))
+    store.put(new, _DEPTH, depth_of(old))
+
+
+class Modalities(Tracker):
+    """Carries modalities from op to op, and counts attentions."""
+
+    def begin(self, tensor: Tensor, birth: Birth) -> None:
+        if birth.key is not None:
+            store.put(tensor, _MODALITY, frozenset({input_of(birth.key)}))
+
+    def copy(self, old: Tensor, new: Tensor) -> None:
+        copy(old, new)
+
+    def follow(self, op: Op) -> None:
+        family, known = op.family, [modality_of(t) for t in op.live]
+        modality = _joined(family, known)
+        attends = GROUP.get(family) == "attention" or (
+            family in ("matmul", "einsum") and any(isinstance(m, tuple) for m in known)
+        )
+        depth = max(map(depth_of, op.live), default=0) + attends
+        for tensor in op.outputs:
+            store.put(tensor, _DEPTH, depth)
+            if modality is not None:
+                store.put(tensor, _MODALITY, modality)
 
 
 def _joined(family: str, known: Sequence[Any]) -> Any:

@@ -8,8 +8,7 @@ the input's order, so that every row is compared with itself.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from whence.engine.call import swapped
 from whence.engine.ops import GROUP
-from whence.engine.tape import WAY_OUT, Entry
-from whence.engine.trackers import store
+from whence.engine.tape import WAY_OUT, Tape, TapeEntry
+from whence.engine.trackers import Op, Tracker, store
 from whence.errors import DivergedError
 from whence.util.tree import tensors_in
 
@@ -54,17 +53,18 @@ def _matched(ours: Tensor, theirs: Tensor) -> Order | None:
     return _order(torch.empty_like(by_ours).scatter_(0, by_ours, by_theirs))
 
 
-class Orders:
+class Orders(Tracker):
     """What two passes sorted, and how their rows go together."""
 
-    def __init__(self, sorts: deque[Tensor] | None, replays: bool) -> None:
-        self._sorts, self._replays = sorts, replays
+    def __init__(self, tape: Tape) -> None:
+        self._sorts, self._replays = tape.sorts, tape.replays
         self._known: list[Order] = []
+        self._order: Order | None = None  # of the op that runs now
 
     def sorted(self, result: Any) -> None:
         """A sort of constants: take its permutation down, or compare it with the reference's."""
         found = list(tensors_in(result))
-        if self._sorts is None or not found or found[-1].dim() != 1:
+        if not found or found[-1].dim() != 1:
             return
         by = found[-1].detach()
         if not self._replays:
@@ -75,7 +75,12 @@ class Orders:
             order = _matched(by, theirs)
             self._known += [] if order is None else [order]
 
-    def entry(self, entry: Entry, name: str, family: str, args: Any, live: Sequence[Tensor]) -> tuple[Entry, Any]:
+    def before(self, op: Op) -> None:
+        """Put the reference's entry in the order of the input's rows."""
+        if op.entry is not None:
+            op.entry, self._order = self._ordered(op.entry, op.name, op.args, op.live)
+
+    def _ordered(self, entry: TapeEntry, name: str, args: Any, live: Sequence[Tensor]) -> tuple[TapeEntry, Any]:
         """The reference's entry in the order of these inputs, and the order of what comes of them, if they have one."""
         order = self._of(name, live)
         if order is None:
@@ -105,7 +110,7 @@ class Orders:
             raise _lost(name)
         return order
 
-    def _begun(self, entry: Entry, name: str, args: Any) -> tuple[Entry, Order | None]:
+    def _begun(self, entry: TapeEntry, name: str, args: Any) -> tuple[TapeEntry, Order | None]:
         """Rows that are picked in another order than the reference's."""
         ours, theirs = _index(name, args), _index(name, entry.args)
         if ours is None or theirs is None or ours.shape != theirs.shape or torch.equal(ours, theirs):
@@ -118,26 +123,25 @@ class Orders:
         loose = tuple(swap.get(id(t), t) for t in entry.loose)
         return replace(entry, args=swapped(entry.args, swap), loose=loose), order
 
-    def follow(
-        self, order: Order, name: str, family: str, func: Any, args: Any, kwargs: Mapping[str, Any],
-        live: Sequence[Tensor], outputs: Sequence[Tensor],
-    ) -> None:  # fmt: skip
+    def follow(self, op: Op) -> None:
         """Say which rows an op's outputs have."""
+        order, self._order = self._order, None
+        if order is None:
+            return
         rows = len(order.at)
-        index = _index(name, args)
-        if index is not None:  # picked anew: put back, unless this is where the order begins
-            if order_of(live[0]) is None:
-                for t in outputs:
+        if _index(op.name, op.args) is not None:  # picked anew: put back, unless this is where the order begins
+            if order_of(op.live[0]) is None:
+                for t in op.results:
                     store.put(t, _ORDER, order)
             return
-        if name in _PUTS:
+        if op.name in _PUTS:
             return
-        if GROUP.get(family) == "view":
-            _keep_if_in_place(order, name, func, args, kwargs, live, outputs)
+        if GROUP.get(op.family) == "view":
+            _keep_if_in_place(order, op.name, op.func, op.args, op.kwargs, op.live, op.results)
             return
-        if not (family in _ROW_BY_ROW or GROUP.get(family) in ("elementwise", "softmax", "norm", "max")):
-            raise _lost(name)
-        for t in outputs:
+        if not (op.family in _ROW_BY_ROW or GROUP.get(op.family) in ("elementwise", "softmax", "norm", "max")):
+            raise _lost(op.name)
+        for t in op.results:
             if t.dim() and len(t) == rows:
                 store.put(t, _ORDER, order)
 

@@ -14,14 +14,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from whence.engine.ops import GROUP, number
-from whence.engine.trackers import one_token, store
+from whence.engine.trackers import Birth, Op, Tracker, one_token, store
 from whence.engine.trackers.one_token import Alone
 from whence.util.tree import tensors_in
 
@@ -54,11 +54,6 @@ class Origin:
     life: Life = field(default_factory=lambda: Life(0, 0))
 
 
-def begin(tensor: Tensor, ids_dim: int = 0) -> None:
-    """This tensor is an explained value; of ids, the embedding that they entered."""
-    store.put(tensor, _ORIGIN, Origin(fresh=True, alone=one_token.begin(ids_dim) if ids_dim else None))
-
-
 def origin_of(tensor: Tensor) -> Origin:
     found = store.get(tensor, _ORIGIN)
     if found is None:
@@ -67,20 +62,33 @@ def origin_of(tensor: Tensor) -> Origin:
     return found
 
 
-def follow(
-    family: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], live: Sequence[Tensor],
-    loose: Sequence[Tensor], outputs: Sequence[Tensor], now: int,
-) -> list[Life]:  # fmt: skip
-    """Say what an op's outputs are made of; tensors that are neither live nor loose are parameters.
+class Provenance(Tracker):
+    """Says what an op's outputs are made of; tensors that are neither live nor loose are parameters."""
 
-    `now` is the number of the op; what comes back are the lives that begin here.
-    """
+    def __init__(self) -> None:
+        self.now = 0  # the number of the op
+
+    def begin(self, tensor: Tensor, birth: Birth) -> None:
+        ids_dim = 0 if birth.positions is None else birth.positions.dim()
+        alone = one_token.begin(ids_dim) if ids_dim else None
+        store.put(tensor, _ORIGIN, Origin(fresh=True, alone=alone))
+
+    def describe(self, op: Op) -> None:
+        if op.call is not None:
+            op.call.origins = tuple(map(origin_of, op.live))
+
+    def follow(self, op: Op) -> None:
+        self.now += 1
+        _follow(op, self.now)
+
+
+def _follow(op: Op, now: int) -> None:
+    family, name, args, kwargs, live = op.family, op.name, op.args, op.kwargs, op.live
     constants = [t for t in tensors_in(args) if not any(t is other for other in live)]
-    weighed = any(not any(t is other for other in loose) for t in constants)
+    weighed = any(not any(t is other for other in op.loose) for t in constants)
     known = [origin_of(t) for t in live]
     for life in {id(o.life): o.life for o in known}.values() if family != "view" else ():
         life.uses, life.last = life.uses + 1, now
-    begun = []
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
     one_image = all(o.image is first.image for o in known)
@@ -89,9 +97,8 @@ def follow(
     image = first.image if one_image and linear and not weighed else object()
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
     copies, one = group == "view" or family == "scale", len(live) == 1
-    for output in outputs:
+    for output in op.outputs:
         new = Origin(image, depth=depth, life=first.life if family == "view" else Life(now, now))
-        begun.append(new.life)
         same_shape = all(t.shape == output.shape for t in live)
         if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
             straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
@@ -108,10 +115,9 @@ def follow(
             or (first.attends and (copies or family in ("dropout", "divide") or name == "nan_to_num")),
         )
         if first.alone is not None:
-            found = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
-            new = replace(new, alone=found) if found is not None else new
+            alone = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
+            new = replace(new, alone=alone) if alone is not None else new
         store.put(output, _ORIGIN, new)
-    return [] if family == "view" else begun
 
 
 def _is_pointwise(family: str, name: str, substance: bool) -> bool:

@@ -2,7 +2,7 @@
 
 Rows start as the first axis and are followed through the pass. Ops that only move entries (views, permutations,
 indexing, concatenation) are done to the row numbers themselves; ops that are known to leave axes where they are keep
-the rows there. Everywhere else nobody guesses: the place is None.
+the rows there. Everywhere else nobody guesses: the row axis is None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whence.engine.call import swapped
 from whence.engine.ops import GROUP
-from whence.engine.trackers import store
+from whence.engine.trackers import Birth, Op, Tracker, store
 
 _ROWS = "rows"
 _MOVES = frozenset("view index repeat concatenate".split())
@@ -29,7 +29,7 @@ _PRODUCTS = frozenset("linear grouped_rows matmul mm bmm addmm baddbmm rmatmul m
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowAxis:
     """Entry i along `axis` belongs to row (i // inner) % rows."""
 
     axis: int
@@ -52,51 +52,64 @@ class Place:
         return per_row[index].view([-1 if a == self.axis else 1 for a in range(like.dim())])
 
 
-def begin(tensor: Tensor, rows: int, numbers: Tensor | None = None) -> None:
-    """This tensor has its rows first, or where the leading axes have these row numbers."""
-    store.put(tensor, _ROWS, Place(0, 1, rows) if numbers is None else _read(numbers, rows))
-
-
-def place_of(tensor: Tensor) -> Place | None:
+def row_axis_of(tensor: Tensor) -> RowAxis | None:
     return store.get(tensor, _ROWS)
 
 
-def copy(old: Tensor, new: Tensor) -> None:
-    """The rows are in the same place."""
-    store.put(new, _ROWS, place_of(old))
+class Rows(Tracker):
+    """Finds the rows in an op's outputs from those in its inputs."""
 
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
 
-def follow(
-    name: str, family: str, func: Any, args: Any, kwargs: Mapping[str, Any], live: Sequence[Tensor],
-    outputs: Sequence[Tensor], writes: bool,
-) -> None:  # fmt: skip
-    """Find the rows in an op's outputs from those in its inputs."""
-    if writes:
-        if name in _TURNS:  # x.unsqueeze_(0): where the rows are now, nobody says
-            for output in outputs:
+    def begin(self, tensor: Tensor, birth: Birth) -> None:
+        """The rows come first, or where the looked-up ids have them."""
+        if birth.positions is None or birth.shape is None:
+            store.put(tensor, _ROWS, RowAxis(0, 1, self.rows))
+        else:
+            numbers = birth.positions // max(1, birth.shape.numel() // self.rows)
+            store.put(tensor, _ROWS, _read(numbers, self.rows))
+
+    def copy(self, old: Tensor, new: Tensor) -> None:
+        store.copy(old, new, _ROWS)
+
+    def describe(self, op: Op) -> None:
+        if op.call is not None:
+            op.call.row_axes = tuple(map(row_axis_of, op.live))
+
+    def follow(self, op: Op) -> None:
+        if not op.writes:
+            axes = _axes(op)
+            for n, output in enumerate(op.results):
+                store.put(output, _ROWS, axes[n] if n < len(axes) else None)
+        elif op.name in _TURNS:  # x.unsqueeze_(0): where the rows are now is not known
+            for output in op.results:
                 store.put(output, _ROWS, None)
-        return  # what is written to keeps its rows
-    known = [(t, place) for t in live if (place := place_of(t)) is not None]
-    found: Sequence[Place | None] = ()
-    if known and family in _MOVES:
-        found = _moved(func, args, kwargs, known, outputs)
-    elif known and name == "einsum" and outputs:
-        found = [_contracted(args, known, outputs[0])]
-    elif known and name in _REDUCTIONS and outputs:
-        found = _reduced(args, kwargs, known[0], outputs)
-    elif known:
-        found = [_kept(name, family, args, known, output) for output in outputs]
-    for n, output in enumerate(outputs):
-        store.put(output, _ROWS, found[n] if n < len(found) else None)
+        if op.call is not None:
+            op.call.row_axis = row_axis_of(op.outputs[0]) if op.outputs else None
 
 
-_MOVED: dict[Any, list[Place | None]] = {}  # what views of one form did before: a model's layers repeat them
+def _axes(op: Op) -> Sequence[RowAxis | None]:
+    """Of each tensor in the result."""
+    known = [(t, at) for t in op.live if (at := row_axis_of(t)) is not None]
+    if not known:
+        return ()
+    if op.family in _MOVES:
+        return _moved(op.func, op.args, op.kwargs, known, op.results)
+    if op.name == "einsum" and op.results:
+        return [_contracted(op.args, known, op.results[0])]
+    if op.name in _REDUCTIONS and op.results:
+        return _reduced(op.args, op.kwargs, known[0], op.results)
+    return [_kept(op.name, op.family, op.args, known, output) for output in op.results]
 
 
-def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tensor]) -> list[Place | None]:
+_MOVED: dict[Any, list[RowAxis | None]] = {}  # what views of one form did before: a model's layers repeat them
+
+
+def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tensor]) -> list[RowAxis | None]:
     """Do the same to the row numbers, once for each form of call."""
     try:
-        form = (func, _form((tuple(args), tuple(sorted(kwargs.items()))), {id(t): place for t, place in known}))
+        form = (func, _form((tuple(args), tuple(sorted(kwargs.items()))), {id(t): at for t, at in known}))
         found = _MOVED.get(form)
     except TypeError:  # it depends on the values of an index, or of something else that has no name
         return _done_to_numbers(func, args, kwargs, known)
@@ -107,23 +120,23 @@ def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tens
     return found
 
 
-def _form(value: Any, places: Mapping[int, Place]) -> Any:
-    """A call's arguments as a key: shapes and places in the tensors' stead."""
+def _form(value: Any, axes_of: Mapping[int, RowAxis]) -> Any:
+    """A call's arguments as a key: shapes and row axes in the tensors' stead."""
     if isinstance(value, Tensor):
-        if id(value) not in places:
+        if id(value) not in axes_of:
             raise TypeError
-        return (tuple(value.shape), value.stride(), places[id(value)])
+        return (tuple(value.shape), value.stride(), axes_of[id(value)])
     if isinstance(value, tuple | list):
-        return tuple(_form(item, places) for item in value)
+        return tuple(_form(item, axes_of) for item in value)
     if isinstance(value, slice):
         return ("slice", value.start, value.stop, value.step)
     hash(value)
     return value
 
 
-def _done_to_numbers(func: Any, args: Any, kwargs: Any, known: Any) -> list[Place | None]:
+def _done_to_numbers(func: Any, args: Any, kwargs: Any, known: Any) -> list[RowAxis | None]:
     rows = known[0][1].rows
-    swap = {id(t): place.numbers(t.shape).to(t.device) for t, place in known}
+    swap = {id(t): at.numbers(t.shape).to(t.device) for t, at in known}
     swap |= _companions(args, known[0], swap)
     for laid in (False, True):  # some views need real memory
         laid_out = {key: t.contiguous() for key, t in swap.items()} if laid else swap
@@ -137,36 +150,36 @@ def _done_to_numbers(func: Any, args: Any, kwargs: Any, known: Any) -> list[Plac
     return [_read(part, rows) if isinstance(part, Tensor) else None for part in parts]
 
 
-def _companions(args: Any, known: tuple[Tensor, Place], swap: Mapping[int, Tensor]) -> dict[int, Tensor]:
+def _companions(args: Any, known: tuple[Tensor, RowAxis], swap: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """Constants that are put beside a tensor with rows (a class token, say) have theirs in the same place."""
-    tensor, place = known
+    tensor, at = known
     beside = args[0] if args and isinstance(args[0], list | tuple) else ()
     return {
-        id(t): place.numbers(t.shape).to(t.device)
+        id(t): at.numbers(t.shape).to(t.device)
         for t in beside
-        if id(t) not in swap and t.dim() == tensor.dim() and t.shape[place.axis] == tensor.shape[place.axis]
+        if id(t) not in swap and t.dim() == tensor.dim() and t.shape[at.axis] == tensor.shape[at.axis]
     }
 
 
 def _reduced(
-    args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, Place], outputs: Sequence[Tensor]
-) -> list[Place | None]:
+    args: Any, kwargs: Mapping[str, Any], known: tuple[Tensor, RowAxis], outputs: Sequence[Tensor]
+) -> list[RowAxis | None]:
     """Reductions over axes that are not the rows'."""
-    tensor, place = known
+    tensor, at = known
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if dim is None or isinstance(dim, Tensor | bool):
         return []
     axes = [int(d) % tensor.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])]
     keep = bool(kwargs.get("keepdim", len(args) > 2 and args[2] is True))
-    axis = place.axis - (0 if keep else sum(a < place.axis for a in axes))
-    fits = place.axis not in axes and all(
-        axis < o.dim() == tensor.dim() - (0 if keep else len(axes)) and o.shape[axis] == tensor.shape[place.axis]
+    axis = at.axis - (0 if keep else sum(a < at.axis for a in axes))
+    fits = at.axis not in axes and all(
+        axis < o.dim() == tensor.dim() - (0 if keep else len(axes)) and o.shape[axis] == tensor.shape[at.axis]
         for o in outputs
     )
-    return [Place(axis, place.inner, place.rows)] * len(outputs) if fits else []
+    return [RowAxis(axis, at.inner, at.rows)] * len(outputs) if fits else []
 
 
-def _contracted(args: Any, known: Any, output: Tensor) -> Place | None:
+def _contracted(args: Any, known: Any, output: Tensor) -> RowAxis | None:
     """The axis that has the letter of the operands' rows."""
     if not args or not isinstance(args[0], str) or "->" not in args[0] or "." in args[0]:
         return None
@@ -174,26 +187,26 @@ def _contracted(args: Any, known: Any, output: Tensor) -> Place | None:
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     found = set()
     for term, operand in zip(left.split(","), operands, strict=False):
-        for tensor, place in known:
+        for tensor, at in known:
             if tensor is operand and len(term) == tensor.dim():
-                letter = term[place.axis]
-                found.add(Place(out.index(letter), place.inner, place.rows) if letter in out else None)
+                letter = term[at.axis]
+                found.add(RowAxis(out.index(letter), at.inner, at.rows) if letter in out else None)
     return found.pop() if len(found) == 1 else None
 
 
-def _kept(name: str, family: str, args: Any, known: Any, output: Tensor) -> Place | None:
-    """The one place that every operand with rows points to, for ops that are known to leave axes where they are."""
-    found = {_pointed(name, family, args, t, place, output) for t, place in known}
+def _kept(name: str, family: str, args: Any, known: Any, output: Tensor) -> RowAxis | None:
+    """The one axis that every operand with rows points to, for ops that are known to leave axes where they are."""
+    found = {_pointed(name, family, args, t, at, output) for t, at in known}
     return found.pop() if len(found) == 1 else None
 
 
-def _pointed(name: str, family: str, args: Any, tensor: Tensor, place: Place, output: Tensor) -> Place | None:
-    axis, group = place.axis, GROUP.get(family)
+def _pointed(name: str, family: str, args: Any, tensor: Tensor, at: RowAxis, output: Tensor) -> RowAxis | None:
+    axis, group = at.axis, GROUP.get(family)
     if family in _LEADING:
         pass
     elif name in _PRODUCTS or family == "scaled_dot_product_attention":
         if any(isinstance(a, Tensor) and a.dim() == 1 and a is not tensor for a in _right(name, args)):
-            return Place(axis, place.inner, place.rows) if axis < output.dim() else None  # a vector takes the last axis
+            return RowAxis(axis, at.inner, at.rows) if axis < output.dim() else None  # a vector takes the last axis
         lost = -2 if any(tensor is a for a in _right(name, args)) else -1  # the axis that is summed over
         if min(tensor.dim(), output.dim()) < 2 or axis == tensor.dim() + lost:
             return None
@@ -202,8 +215,8 @@ def _pointed(name: str, family: str, args: Any, tensor: Tensor, place: Place, ou
         axis += output.dim() - tensor.dim()
     else:
         return None
-    fits = 0 <= axis < output.dim() and output.shape[axis] == tensor.shape[place.axis]
-    return Place(axis, place.inner, place.rows) if fits else None
+    fits = 0 <= axis < output.dim() and output.shape[axis] == tensor.shape[at.axis]
+    return RowAxis(axis, at.inner, at.rows) if fits else None
 
 
 def _right(name: str, args: Any) -> Sequence[Any]:
@@ -211,7 +224,7 @@ def _right(name: str, args: Any) -> Sequence[Any]:
     return {"addmm": args[2:3], "baddbmm": args[2:3], "linear": ()}.get(name, args[1:2])
 
 
-def _read(numbers: Tensor, rows: int) -> Place | None:
+def _read(numbers: Tensor, rows: int) -> RowAxis | None:
     """The axis along which row numbers change, if it is one, and how."""
     varying = []
     if not numbers.numel():
@@ -221,11 +234,11 @@ def _read(numbers: Tensor, rows: int) -> Place | None:
         if bool((line != line[0]).any()):
             varying.append((axis, line))
     if rows == 1:
-        return Place(0, numbers.shape[0], 1) if numbers.dim() else None
+        return RowAxis(0, numbers.shape[0], 1) if numbers.dim() else None
     if len(varying) != 1:
         return None
     axis, line = varying[0]
     inner = int((line != line[0]).long().argmax())
-    place = Place(axis, inner, rows)
+    at = RowAxis(axis, inner, rows)
     whole = len(line) % (inner * rows) == 0
-    return place if whole and bool((place.numbers(numbers.shape) == numbers).all()) else None
+    return at if whole and bool((at.numbers(numbers.shape) == numbers).all()) else None

@@ -9,7 +9,7 @@ query's and the key's. Convolutions, pools and merged entries begin new tokens: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from torch import Tensor
 from whence.engine.call import swapped
 from whence.engine.expand.attention import operands
 from whence.engine.ops import GROUP
-from whence.engine.trackers import store
+from whence.engine.trackers import Birth, Op, Tracker, store
+from whence.util.keys import input_of
+from whence.util.tree import tensors_in
 
 NONE, LOST = 0, -1
 LEARNED = "~"  # begins the names of tokens that a model has learned and that look at tokens of an input
@@ -61,12 +63,7 @@ def begin(tensor: Tensor) -> None:
     store.put(tensor, _TOKENS, (numbers.expand(tensor.shape),))
 
 
-def copy(old: Tensor, new: Tensor) -> None:
-    if numbers_of(old):
-        store.put(new, _TOKENS, numbers_of(old))
-
-
-class Tokens:
+class Tokens(Tracker):
     """The tokens of one pass, and what becomes of them."""
 
     def __init__(self, rows: int, *, born: bool = True) -> None:
@@ -78,7 +75,17 @@ class Tokens:
 
     # ---- where tokens are born ----
 
-    def begin(self, tensor: Tensor, name: str) -> None:
+    def begin(self, tensor: Tensor, birth: Birth) -> None:
+        if birth.key is not None and birth.positions is None:
+            self._begin_values(tensor, birth.key)
+        elif birth.key is not None and birth.shape is not None:
+            self._begin_ids(tensor, input_of(birth.key), birth.positions, birth.shape)
+
+    def copy(self, old: Tensor, new: Tensor) -> None:
+        if numbers_of(old):
+            store.copy(old, new, _TOKENS)
+
+    def _begin_values(self, tensor: Tensor, name: str) -> None:
         """The positions of a floating input: pixels of an image, entries (rows, n), or what (rows, n, hidden) has."""
         if not self.born or not tensor.dim() or len(tensor) != self.rows:
             return
@@ -90,7 +97,7 @@ class Tokens:
         numbers = numbers.unsqueeze(-1) if tensor.dim() == 3 else numbers
         store.put(tensor, _TOKENS, (numbers.expand(tensor.shape),))
 
-    def begin_ids(self, tensor: Tensor, name: str, positions: Tensor, shape: Sequence[int]) -> None:
+    def _begin_ids(self, tensor: Tensor, name: str, positions: Any, shape: Sequence[int]) -> None:
         """Ids that were looked up: `positions` in all of them, -1 for those that come from elsewhere."""
         if not self.born or len(shape) < 2 or shape[0] != self.rows:
             return
@@ -147,17 +154,15 @@ class Tokens:
 
     # ---- what becomes of them ----
 
-    def follow(
-        self, name: str, family: str, func: Any, args: Any, kwargs: Mapping[str, Any], live: Sequence[Tensor],
-        outputs: Sequence[Tensor], writes: bool,
-    ) -> None:  # fmt: skip
+    def follow(self, op: Op) -> None:
         """Find the numbers of an op's outputs; where they cannot be told, there are none."""
-        known = [(t, numbers) for t in live if (numbers := numbers_of(t))]
+        known = [(t, numbers) for t in op.live if (numbers := numbers_of(t))]
+        outputs = list(tensors_in(op.target)) if op.writes else op.results
         if not known or not outputs:
             return
         try:
             with torch.no_grad():
-                found = self._found(name, family, func, args, kwargs, live, known, outputs, writes)
+                found = self._found(op.name, op.family, op.func, op.args, op.kwargs, op.live, known, outputs, op.writes)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
             found = []
         for n, output in enumerate(outputs):

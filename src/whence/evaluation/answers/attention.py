@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.adapters.tensors import adapt
 from whence.engine.captures import Site
-from whence.engine.flow import apart
+from whence.engine.flow import suspended
 from whence.engine.scope import scope
 from whence.errors import NoAttention, ParameterError
 from whence.evaluation.answers.logits import ROWS, TOKENS, checked
@@ -88,7 +88,7 @@ def _attending(asked: Sequence[tuple[View, Any]], work: Callable[[Tensor], Tenso
         held["logits"] = checked(find_logits(output), len(asked))
         return find_logits(output).flatten(1).sum(1)
 
-    with apart(), scope(case.root):
+    with suspended(), scope(case.root):
         replace(subject, target=read).run(gradient=False, marks=True, expand=_WRITTEN_OUT, edit=edit)
     if not met:
         raise NoAttention("Attention erasure needs attention, but this model has none.\n  Leave these metrics out.")

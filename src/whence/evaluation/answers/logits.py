@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from whence.engine.flow import apart
+from whence.engine.flow import suspended
 from whence.engine.scope import scope
 from whence.errors import ModelError
 from whence.evaluation.examples import Case, called
@@ -212,7 +212,7 @@ def _run(rows: Sequence[Row]) -> Tensor:
     """(rows, classes) in float64."""
     case = rows[0][0]
     inputs = {name: _together(rows, name) for name in rows[0][1]}
-    with apart(), scope(case.root), torch.no_grad():
+    with suspended(), scope(case.root), torch.no_grad():
         found = find_logits(called(case, inputs))
     return checked(found, len(rows))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whence.adapters.reachable import modules_behind
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
-from whence.engine.flow import apart
+from whence.engine.flow import suspended
 from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.evaluation.axioms.functions import OTHER, TARGET, Scored
@@ -118,7 +118,7 @@ class Case:
         """The function at these points, (points,) in float64."""
         function = self.score if function is None else function
         parts = torch.arange(len(points), device=points.row.device).split(self.chunk)
-        with apart(), scope(function), torch.no_grad():
+        with suspended(), scope(function), torch.no_grad():
             return torch.cat([function(**self.inputs(points[part]))[:, 0].double() for part in parts])
 
     def at_baseline(self, points: Points) -> Points:
@@ -143,7 +143,7 @@ def prepare(
         baseline = asked.baseline(baseline)
     subject = _subject(model, inputs, baseline, target, wrt, output, seed)
     subject = subject.take(torch.arange(min(rows, subject.rows), device="cpu")) if subject.rows > rows else subject
-    with apart(), scope(subject.root, *modules_behind(subject.target).values()):
+    with suspended(), scope(subject.root, *modules_behind(subject.target).values()):
         subject = subject.resolved()
         pinned = subject.pinned()
         reference = subject.baselines[0].values(subject)

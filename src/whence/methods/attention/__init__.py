@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from whence.engine.trackers.modality import Stream
+from whence.engine.trackers.modality import Modality
 from whence.engine.trackers.tokens import LEARNED, LOST
 from whence.errors import InputError, ParameterError
 from whence.methods import method
@@ -32,8 +32,8 @@ from whence.util.checks import not_allowed
 Preset = Literal["authors-bert", "authors-vit"] | None  # as the authors' code does it, where that is not the paper
 Rows = Literal["real", "all"]
 Start = Annotated[int, Bounds(low=0)]
-State = dict[Stream, Tensor]  # (rows, targets or 1, n) for each stream's positions
-Places = dict[Stream, Tensor | None]  # (rows, n), the tokens that these positions stand for
+State = dict[Modality, Tensor]  # (rows, targets or 1, n) for each stream's positions
+Places = dict[Modality, Tensor | None]  # (rows, n), the tokens that these positions stand for
 
 
 def _heads(m: Map, a: Tensor, g: Tensor | None) -> Tensor:
@@ -165,7 +165,7 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
     reading = Reading(subject, _where_raised, gradient=True).run()
     total: State = {}
     at: Places = {}
-    count: dict[Stream, int] = {}
+    count: dict[Modality, int] = {}
     for m in reading.maps:
         stream = m.key if axis == "query" else m.query
         here = m.key_at if axis == "query" else m.query_at
@@ -322,7 +322,7 @@ def _gather(reading: Reading, state: State, at: Places, m: Map) -> None:
         state[stream] = scores * (1 - same.sum(-1))[:, None]
 
 
-def _add(reading: Reading, total: State, at: Places, stream: Stream, found: Tensor, here: Tensor | None) -> None:
+def _add(reading: Reading, total: State, at: Places, stream: Modality, found: Tensor, here: Tensor | None) -> None:
     """Add scores of a stream's positions to those that it has, at the first positions that were met."""
     if stream in total:
         total[stream] = total[stream] + moved(
@@ -334,7 +334,7 @@ def _add(reading: Reading, total: State, at: Places, stream: Stream, found: Tens
 
 def _from_layer(maps: list[Map], start: int) -> list[Map]:
     """Each stream's maps without its first ones."""
-    seen: dict[tuple[Stream, Stream], int] = {}
+    seen: dict[tuple[Modality, Modality], int] = {}
     kept = []
     for m in maps:
         seen[m.query, m.key] = seen.get((m.query, m.key), -1) + 1

@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.trackers.modality import Stream
+from whence.engine.trackers.modality import Modality
 from whence.errors import InputError
 from whence.methods.attention.reading import Map, Reading, is_learned, readout
 
 Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)
 
 
-def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
+def two_stream(reading: Reading, where: Any) -> dict[Modality, Tensor]:
     """The read-out row of the relevance of each stream's positions."""
     _refuse_interleaved(reading.maps)
     asks = {m.query: m for m in reading.maps if m.found[0].shape[-2] == 1 < m.found[0].shape[-1]}  # one query for all
     maps = [m for m in reading.maps if asks.get(m.query) is not m]
     found = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
-    state: dict[Stream, Tensor] = {}
+    state: dict[Modality, Tensor] = {}
     for stream, row in readout(reading, where).items():
         if stream in asks:
             row = (row.unsqueeze(-2) @ asks[stream].stacked()).squeeze(-2)
@@ -32,7 +32,7 @@ def two_stream(reading: Reading, where: Any) -> dict[Stream, Tensor]:
     return state
 
 
-def _through_learned(reading: Reading, state: dict[Stream, Tensor], found: Relevance) -> None:
+def _through_learned(reading: Reading, state: dict[Modality, Tensor], found: Relevance) -> None:
     """Learned tokens that looked at an input and then joined another stream's pass on what they have got there.
 
     The joint stream j begins with R_jt = P·R_st, P the places of the learned tokens s in it: R_jj·P·R_st arrives.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.trackers.modality import Stream
+from whence.engine.trackers.modality import Modality
 from whence.engine.trackers.tokens import LEARNED, LOST, Source
 from whence.errors import InputError, warn
 from whence.methods.answer import Answer
@@ -19,10 +19,10 @@ from whence.subject.masks import real_units
 from whence.util.keys import input_of
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
-At = Mapping[Stream, Tensor | None]  # (rows, n), the token that each position of a stream stands for
+At = Mapping[Modality, Tensor | None]  # (rows, n), the token that each position of a stream stands for
 
 
-def on_inputs(reading: Reading, state: Mapping[Stream, Tensor], at: At, *, padding: bool = False) -> Answer:
+def on_inputs(reading: Reading, state: Mapping[Modality, Tensor], at: At, *, padding: bool = False) -> Answer:
     """Scores (rows, k, n) of each stream's positions as scores of the inputs' tokens that they stand for.
 
     Positions of no input (a class token, a prompt that was learned) keep theirs to themselves; the receipt says how
@@ -105,7 +105,7 @@ def _beside(reading: Reading, scores: Tensor, at: Tensor | None) -> Tensor | Non
 
 
 def _elsewhere(
-    reading: Reading, state: Mapping[Stream, Tensor], aside: Mapping[Stream, Tensor | None]
+    reading: Reading, state: Mapping[Modality, Tensor], aside: Mapping[Modality, Tensor | None]
 ) -> dict[str, list[Any]]:
     """For the receipt: the share of each row's scores that positions of no input have."""
     missing = [part for part in aside.values() if part is not None]

@@ -17,8 +17,8 @@ from whence.engine.call import Call, Gradients, derivative
 from whence.engine.captures import Site, layer_of, layers, projected_from
 from whence.engine.expand.attention import fused_back
 from whence.engine.liveness import born_in_a_pass
-from whence.engine.trackers.modality import Stream, both, depth_of, stream_of
-from whence.engine.trackers.rows import place_of
+from whence.engine.trackers.modality import Modality, both, depth_of, modality_of
+from whence.engine.trackers.rows import row_axis_of
 from whence.engine.trackers.tokens import LEARNED, NONE, Tokens, numbers_of
 from whence.errors import InputError
 from whence.methods.attention.windows import places, spread, spread_pairs
@@ -38,8 +38,8 @@ class Map:
     site: Site
     layer: str  # the innermost member of a module list around it, or its own module
     run: int  # which run of that layer it belongs to, from 0
-    query: Stream
-    key: Stream
+    query: Modality
+    key: Modality
     depth: int = 0  # how many attentions came before it, one after the other
     query_at: Tensor | None = None  # (rows, query), the token that each position stands for, where that is known
     key_at: Tensor | None = None
@@ -84,7 +84,7 @@ class Reading:
         self.dropped: Tensor | None = None  # (rows,), scores of positions that are no longer there further down
         self.per_row: dict[str, list[Any]] = {}  # receipt entries of the pass
         self.entered: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
-        self.left: dict[str, tuple[Stream, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
+        self.left: dict[str, tuple[Modality, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, Map] = {}
 
@@ -117,7 +117,7 @@ class Reading:
             ),
             tell=self,
             gradient=self.gradient or auto,
-            cut=self._bears_attention if auto else None,
+            detach_at=self._bears_attention if auto else None,
             rows=self._follows_rows,
         )
         if self.gradient:
@@ -141,9 +141,9 @@ class Reading:
         if site.kind == "attention" and _of_features(tensor):
             return
         if site.kind == "attention":
-            found = self._met(site, stream_of(tensor), depth_of(tensor), numbers_of(tensor))
+            found = self._met(site, modality_of(tensor), depth_of(tensor), numbers_of(tensor))
             self._look_back(found, tensor)
-            kept, place = tensor.detach(), place_of(tensor)
+            kept, place = tensor.detach(), row_axis_of(tensor)
             if self.gradient:
                 tensor.register_hook(lambda g: self._reduce(found, kept, g, place))
             else:
@@ -154,7 +154,7 @@ class Reading:
                 run, kept, per_position = (site.path, self._runs[site.path]), tensor.detach(), self._summed(tensor)
                 tensor.register_hook(lambda g: self.entered.setdefault(run, []).append(per_position(g * kept)))
         elif site.kind == "output" and site.path in self.members and self.gradient and born_in_a_pass(tensor):
-            stream = self._state_of(tensor, stream_of(tensor))
+            stream = self._state_of(tensor, modality_of(tensor))
             norms: list[Tensor] = []
             self.left[site.path] = (stream, norms)
             turn = _rows_first(tensor)
@@ -210,12 +210,12 @@ class Reading:
         self.maps.append(found)
         return found
 
-    def _state_of(self, tensor: Tensor, tagged: Any) -> Stream:
+    def _state_of(self, tensor: Tensor, tagged: Any) -> Modality:
         """The stream of a hidden state (rows, n, hidden)."""
         numbers = numbers_of(tensor)
         return (self._stream(numbers[0][..., 0]) if len(numbers) == 1 else frozenset()) or both(tagged)[0]
 
-    def _stream(self, at: Tensor | None) -> Stream:
+    def _stream(self, at: Tensor | None) -> Modality:
         """The inputs that positions belong to."""
         return frozenset() if at is None else self.tokens.names(at)
 
@@ -257,7 +257,7 @@ class Reading:
 
     def _pull_cuts(self, done: Pass) -> None:
         """How the score reads what the last layers gave: nothing before them was kept."""
-        cuts = {m.layer: done.flow.cuts[m.layer] for m in self.maps if m.layer in done.flow.cuts}
+        cuts = {m.layer: done.flow.detached[m.layer] for m in self.maps if m.layer in done.flow.detached}
         columns = done.columns([leaf for leaf, _ in cuts.values()]) if cuts else [[]]
         for place, (layer, (leaf, streams)) in enumerate(cuts.items()):
             if columns[0][place] is not None:
@@ -385,7 +385,7 @@ def _as_heads(maps: list[Map]) -> list[Map]:
 
 def _rows_first(tensor: Tensor, rows: int | None = None) -> Callable[[Tensor], Tensor]:
     """How (rows, n) comes of what is laid out like the first two axes of this tensor."""
-    place = place_of(tensor)
+    place = row_axis_of(tensor)
     second = place is not None and place.axis == 1
     second |= rows is not None and tensor.shape[0] != rows and tensor.dim() > 1 and tensor.shape[1] == rows
     return (lambda t: t.transpose(0, 1)) if second else (lambda t: t)
@@ -399,7 +399,7 @@ def _norms(g: Tensor) -> Tensor:
 # ---- where the answer is read ----
 
 
-def readout(reading: Reading, where: Any) -> dict[Stream, Tensor]:
+def readout(reading: Reading, where: Any) -> dict[Modality, Tensor]:
     """How much of each position of a stream the score reads: (rows, targets or 1, n), summing to 1."""
     found = {}
     for last in _last_maps(reading.maps):
@@ -427,12 +427,12 @@ def _last_maps(maps: list[Map]) -> list[Map]:
     ]
 
 
-def _goes_on(stream: Stream, later: Stream) -> bool:
+def _goes_on(stream: Modality, later: Modality) -> bool:
     """Whether a stream, or its learned tokens, are a part of a later one."""
     return stream < later or (stream != later and any(name.startswith(LEARNED) for name in stream & later))
 
 
-def is_learned(stream: Stream) -> bool:
+def is_learned(stream: Modality) -> bool:
     """Whether a stream is of learned tokens alone."""
     return bool(stream) and all(name.startswith(LEARNED) for name in stream)
 
@@ -498,7 +498,7 @@ def _chosen(where: Any, real: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(index, real.shape[1]).to(real)
 
 
-def real_positions(reading: Reading, stream: Stream, at: Tensor | None, n: int) -> Tensor:
+def real_positions(reading: Reading, stream: Modality, at: Tensor | None, n: int) -> Tensor:
     """1 for positions of a stream that are no padding, (rows, n)."""
     subject = reading.subject
     like = next(iter(subject.measured.values.values()))

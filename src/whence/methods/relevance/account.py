@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.plan import Account
 from whence.errors import warn
 from whence.rules.ledger import Ledger
 from whence.subject import Subject
@@ -20,14 +21,14 @@ _LEAK = 1e-4  # of what started: more than this may not go without a word
 
 
 def account(
-    subject: Subject, ledger: Ledger | None, done: Pass, found: Mapping[str, Tensor], start: Tensor | None = None
+    subject: Subject, ledger: Account | None, done: Pass, found: Mapping[str, Tensor], start: Tensor | None = None
 ) -> dict[str, list[Any]]:
     """The receipt of each row: what started, what arrived, what was lost by kind and where, what passed each module.
 
     At every boundary: carried + lost by the ops after it + `beside` = start. `cut` says that by the graph nothing goes
     around it, as with a layer of a residual stream; `beside` must be 0 there, and elsewhere it is what goes around.
     """
-    assert ledger is not None
+    assert isinstance(ledger, Ledger)
     shape = done.score.shape
     begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
     arrived, padding = _arrived(subject, found, shape)
@@ -42,7 +43,7 @@ def account(
     carried = _table([b.carried for b in ledger.boundaries], shape)
     after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
     beside = begun - carried - after.sum(1)
-    cuts = ledger.cuts()
+    cuts = ledger.separates()
 
     def line(row: int, k: int) -> dict[str, Any]:
         amounts = lost[:, row, k]

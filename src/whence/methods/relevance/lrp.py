@@ -52,4 +52,4 @@ def lrp(
     done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, positions, ahead=True)
     scores = done.score.detach() if start == "logit" else None
     found = done.pull(start=scores)
-    return Answer(found, per_row=account(subject, done.flow.ledger, done, found, scores))
+    return Answer(found, per_row=account(subject, done.plan.ledger, done, found, scores))

@@ -1,0 +1,171 @@
+"""The two autograd nodes that let a rule replace the backward of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import (
+    REBUILT,
+    Ahead,
+    Call,
+    CallsNeeded,
+    Rule,
+    derivative,
+    find_rule,
+    flatten,
+    rule_name,
+    swapped,
+    version_of,
+)
+from whence.engine.inplace import out_of_place
+from whence.engine.ops import GROUP
+from whence.engine.trackers import Op, store
+from whence.errors import RuleError
+from whence.util.tree import tensors_in
+
+_MAKER = "maker"  # on a ruled op's output: its call
+
+
+@dataclass(slots=True)
+class Signal:
+    """What the nodes of one forward pass propagate now; shared by all of them.
+
+    It is empty but while the engine propagates: a model that differentiates inside itself gets true derivatives.
+    """
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+
+def run_with_rule(signal: Signal, op: Op, call: Call, rule: Rule | None = None) -> Any:
+    """Run an op such that its backward asks the signal for a rule; the result has the function's own form.
+
+    A `rule` that can be prepared is, and then nothing else will do on the way back. x.relu_() is
+    x.copy_(rule(x.clone())): autograd then keeps views and their bases right.
+    """
+    target: Tensor | None = op.target
+    if target is None:
+        result = _run(signal, call, op.live, rule)
+        if isinstance(result, Tensor):
+            store.put(result, _MAKER, call)
+        return result
+    copy = target.clone()
+    maker: Call | None = store.get(target, _MAKER)
+    if maker is not None and not maker.kept and tuple(map(version_of, maker.outputs)) == maker.made:
+        maker.kept = (copy.detach(),)  # it may ask for its output when that has been overwritten
+    call.args, call.kwargs = swapped(call.args, {id(target): copy}), swapped(call.kwargs, {id(target): copy})
+    call.function = out_of_place(call.function)
+    target.copy_(_run(signal, call, [copy if t is target else t for t in op.live], rule))
+    return target
+
+
+def only_views(op: Op) -> bool:
+    """Whether this op hands on its input's own memory: a node of ours would break the tie between the two."""
+    if GROUP.get(op.family) != "view":
+        return False
+    inputs = {id(t): t.detach() for t in op.live}
+    with torch.no_grad():
+        result = op.func(*swapped(op.args, inputs), **op.kwargs) if op.family != "write" else None
+    memory = {t.untyped_storage().data_ptr() for t in op.live}
+    return any(t.untyped_storage().data_ptr() in memory for t in tensors_in(result))
+
+
+def _run(signal: Signal, call: Call, live: Sequence[Tensor], rule: Rule | None) -> Any:
+    node = _Prepared if isinstance(rule, Ahead) else _Ruled
+    flat = node.apply(signal, call, rule, *live)
+    return _unflatten(call.form, iter(flat))
+
+
+class _Ruled(torch.autograd.Function):
+    """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Signal, call: Call, rule: Any, *live: Tensor) -> Any:
+        rebuilt = call.family in REBUILT
+        with torch.set_grad_enabled(not rebuilt):
+            inputs = tuple((t.detach().clone() if call.copies else t.detach()).requires_grad_() for t in live)
+            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
+            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
+            result = call.function(*call.args, **call.kwargs)
+        outputs: list[Tensor] = []
+        call.form = flatten(result, outputs)
+        call.inputs, call.outputs = inputs, tuple(outputs)
+        call.kept = tuple(y.detach().clone() for y in outputs) if call.copies else ()
+        call.versions, call.made = tuple(map(version_of, (*inputs, *call.loose))), tuple(map(version_of, outputs))
+        ctx.signal, ctx.call = signal, call
+        given = tuple(y.detach() for y in outputs)
+        fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]
+        ctx.mark_non_differentiable(*(g for g, constant in zip(given, fixed, strict=True) if constant))
+        return given
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> Any:
+        call: Call = ctx.call
+        if torch.is_grad_enabled():  # create_graph=True: a rule has no derivative, and a constant would be wrong
+            raise RuleError(
+                f"The model differentiates {call} twice, and a rule is differentiated once at most.\n"
+                "  Use a method without a rule for this op, such as gradient."
+            )
+        rule = call.rule_in(ctx.signal.rules) or derivative
+        given = rule(call, signals[0] if len(signals) == 1 else signals)
+        _check_given(str(call), [x.shape for x in call.inputs], rule, given)
+        gradients = (given,) if isinstance(given, Tensor) else tuple(given)
+        return (None, None, None, *gradients)
+
+
+class _Prepared(torch.autograd.Function):
+    """The op runs without a graph, and its rule keeps what it wants."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Signal, call: Call, rule: Any, *live: Tensor) -> Any:
+        with torch.no_grad():
+            inputs = tuple(t.detach().clone() if call.copies else t.detach() for t in live)
+            swap = {id(t): inner for t, inner in zip(live, inputs, strict=True)}
+            call.args, call.kwargs = swapped(call.args, swap), swapped(call.kwargs, swap)
+            outputs: list[Tensor] = []
+            call.form = flatten(call.function(*call.args, **call.kwargs), outputs)
+            call.inputs, call.outputs = inputs, tuple(outputs)
+            call.versions = tuple(map(version_of, (*inputs, *call.loose)))
+            ctx.back = rule.prepare(call)
+        ctx.signal, ctx.rule, ctx.family, ctx.name, ctx.title = signal, rule, call.family, call.name, str(call)
+        ctx.shapes = [x.shape for x in inputs]
+        given = tuple(y.detach() for y in outputs)
+        ctx.mark_non_differentiable(*(g for g in given if not (g.is_floating_point() or g.is_complex())))
+        return given
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> Any:
+        if find_rule(ctx.signal.rules, ctx.family, ctx.name) is not ctx.rule or torch.is_grad_enabled():
+            raise CallsNeeded
+        given = ctx.back(signals[0] if len(signals) == 1 else signals)
+        _check_given(ctx.title, ctx.shapes, ctx.rule, given)
+        return (None, None, None, *((given,) if isinstance(given, Tensor) else tuple(given)))
+
+
+def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, given: Any) -> None:
+    """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
+    parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
+    fits = len(parts) == len(wanted) and all(
+        p is None or (isinstance(p, Tensor) and p.shape == shape) for p, shape in zip(parts, wanted, strict=False)
+    )
+    if not fits or given is None:
+        got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
+        raise RuleError(
+            f"The rule {rule_name(rule or derivative)!r} for {title} gave {got}, "
+            f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
+            "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
+        )
+
+
+def _unflatten(form: Any, tensors: Any) -> Any:
+    if form is Tensor:
+        return next(tensors)
+    kind, parts = form
+    if kind == "constant":
+        return parts
+    items = [_unflatten(part, tensors) for part in parts]
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -1,0 +1,89 @@
+"""What can be wrong with a finished pass, and the errors that say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whence.engine.flow import Flow
+from whence.errors import BaselineError, IndependentError, InputError, ModelError, NoAttention, NoRule
+
+if TYPE_CHECKING:
+    from whence.subject.subject import Subject
+
+
+def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
+    """An error that says what to do, if nothing can be explained by this pass; `seen` if live ops were taken down."""
+    sites = flow.sites
+    if subject.at is not None and not sites.leaves:
+        raise InputError(
+            f"at={subject.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
+            "  Name a module that runs, and a call that happens (the first one is @1)."
+        )
+    if subject.at is not None and sites.call is None and sites.calls > 1:
+        raise InputError(
+            f"at={subject.at!r}: this module runs {sites.calls} times in one forward pass.\n"
+            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{sites.calls}".'
+        )
+    leaf = next(iter(sites.leaves.values()), None)
+    if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
+        raise InputError(
+            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
+            f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
+        )
+    if not bool(torch.isfinite(score).all()):
+        row = int((~torch.isfinite(score)).any(1).nonzero()[0])
+        if flow.records:
+            raise BaselineError(
+                f"The model's score at the baseline is {score[row].tolist()} for row {row}.\n"
+                "  Give another baseline=, at which the model has a finite score."
+            )
+        raise ModelError(
+            f"The model's score is {score[row].tolist()} for row {row}.\n"
+            "  Check the weights and this row; an explanation needs a finite score."
+        )
+    if not sites.leaves:
+        raise _no_embedding(subject)
+    if subject.refuse and flow.log.unseen and flow.modifies():
+        node, path = next(iter(flow.log.unseen))
+        raise NoRule(
+            f"{subject.method} has no rule for {node!r}, which ran where the engine cannot see "
+            f"(before {path or 'the output'}).\n"
+            '  Replace it by plain ops, or drop unruled="error" to take the derivative.'
+        )
+    if subject.needs_attention and seen and not flow.captures.attention:  # nothing is met where nothing is live
+        hidden = [node for node, _ in flow.log.unseen]
+        if hidden:
+            raise NoAttention(
+                f"{subject.method} reads attention, and this model has none that can be seen: part of it runs inside "
+                f"{hidden[0]}, where the engine cannot look.\n  Choose another method, such as occlusion."
+            )
+        raise NoAttention(
+            f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
+            "  Choose a method that works on any model, such as gradient or guided_backprop."
+        )
+
+
+def _no_embedding(subject: Subject) -> IndependentError:
+    """Nothing explained was met in the pass, and what is met late are ids."""
+    names = [name for name, role in subject.roles.items() if role == "ids"]
+    if not names:
+        return independent(subject)
+    kinds = " and ".join(f"{name!r} ({str(subject.inputs[name].dtype).removeprefix('torch.')})" for name in names)
+    return IndependentError(
+        f"The input {kinds} holds integers, which have no gradient, and they enter no embedding.\n"
+        "  Cast features to floating numbers first (x.float()). Token ids are explained where they index an embedding, "
+        "as they are or copied, not after arithmetic. To explain another input, name it with wrt=."
+    )
+
+
+def independent(subject: Subject) -> IndependentError:
+    names = [name for name, role in subject.roles.items() if role != "fixed"]
+    what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
+    return IndependentError(
+        f"The explained score does not depend on {what} through any differentiable op.\n"
+        "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, "
+        "or name another input with wrt=."
+    )
