@@ -15,6 +15,7 @@ import pytest
 
 import whence
 from tests.support.browser import chromium
+from tests.support.processes import full_disk
 from whence import zoo
 from whence.cli import main, parser
 from whence.demo import CASES
@@ -109,20 +110,25 @@ def test_files_by_their_ending(capsys, tmp_path, ending):
         assert whence.Attribution.load(out).units[0][:3] == ["how", "many", "moon"]
 
 
-LIMITED = "import sys, tests.test_cli as t; from whence.cli import main; t.limited(2000); sys.exit(main(sys.argv[1:]))"
+LIMITED = """
+import sys
+from tests.support.processes import limited
+from whence.cli import main
+limited(2000)
+sys.exit(main(sys.argv[1:]))
+"""
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     asked = ["explain", *BASE, "--text", TEXT, "--method", "gradient"]
     for ending in ("html", "pdf", "safetensors"):
         out = tmp_path / f"a.{ending}"
         out.write_text("old")
-        done = subprocess.run(
-            [sys.executable, "-c", LIMITED, *asked, "--out", str(out)], capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 2
-        assert f"whence: cannot write {out}: File too large.\n" in done.stderr
+        with full_disk(2000):
+            code, _, err = run(capsys, *asked, "--out", str(out))
+        assert code == 2
+        assert f"whence: cannot write {out}: File too large.\n" in err
         assert [file.name for file in tmp_path.iterdir()] == [out.name]
         assert out.read_text() == "old"
         out.unlink()
@@ -287,9 +293,6 @@ def shell(line: str, *arguments: str, folder: Path | None = None) -> subprocess.
         ("W explode 2>&-", 2, ""),
         ("W methods <&- >/dev/null", 0, ""),
         ('W explain "$@" <&-', 2, "whence: There is nothing to explain.\n"),
-        ('W explain "$@" </dev/null', 2, "whence: There is no line with text.\n"),
-        ('W explain "$@" </dev/zero', 2, "whence: Standard input is no text in UTF-8: it has bytes that are zero.\n"),
-        ('W explain "$@" --file /dev/zero', 2, "whence: '/dev/zero' is no text in UTF-8"),
         ('W explain "$@" --text a >&-', 2, "whence: cannot write standard output: it is closed\n"),
         ('W explain "$@" --text a >&- 2>&- <&- --out a.html', 0, ""),
     ],
@@ -302,6 +305,25 @@ def test_closed_streams_and_devices_are_one_message_and_an_end(line, code, told,
     assert "Traceback" not in done.stderr
     if "a.html" in line:
         assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("</dev/null", "whence: There is no line with text.\n"),
+        ("</dev/zero", "whence: Standard input is no text in UTF-8: it has bytes that are zero.\n"),
+        ("--file /dev/zero", "whence: '/dev/zero' is no text in UTF-8"),
+    ],
+)
+def test_devices_are_one_message_and_an_end(device, told, capsys, monkeypatch):
+    with open(device.strip("<") if device.startswith("<") else "/dev/null") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = run(
+            capsys, "explain", *BASE, "--method", "gradient", *device.split()[device.startswith("<") :]
+        )
+    assert (code, out) == (2, "")
+    assert err.startswith(told)
+    assert err.count("whence:") == 1
 
 
 def test_a_pipe_without_an_end(monkeypatch, capsys):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from tests.support.processes import full_disk
 from whence.evaluation.fingerprint import Teller
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -154,24 +155,25 @@ def test_what_is_wrapped_by_how_it_reads(tmp_path: Path) -> None:
 PROGRAM = """
 import sys, torch, whence
 from tests.test_resuming import Small, X, closing, told
-kind, path = sys.argv[1:]
-model = {"module": lambda: Small(lambda x: [y.relu() for y in (x,) if {"a", "b"}][0]), "function": lambda: closing(2.0),
-         "script": lambda: torch.jit.script(torch.nn.Sequential(Small().first, torch.nn.ReLU()))}[kind]()
-print(told(model, path), end="")
+models = {"module": Small(lambda x: [y.relu() for y in (x,) if {"a", "b"}][0]), "function": closing(2.0),
+          "script": torch.jit.script(torch.nn.Sequential(Small().first, torch.nn.ReLU()))}
+for kind, model in models.items():
+    print(told(model, f"{sys.argv[1]}/{kind}"), end="")
 """
+KINDS = ("module", "function", "script")
 
 
-@pytest.mark.parametrize("kind", ["module", "function", "script"])
-def test_the_same_model_in_another_process_goes_on(kind: str, tmp_path: Path) -> None:
+def test_the_same_model_in_another_process_goes_on(tmp_path: Path) -> None:
     found = []
     for seed in ("1", "2"):  # of Python's hashes, by which sets are ordered
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, kind, str(tmp_path / "r")], cwd=ROOT, capture_output=True,
-            text=True, timeout=300, env={**os.environ, "PYTHONHASHSEED": seed},
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+            timeout=300, env={**os.environ, "PYTHONHASHSEED": seed},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        found.append((done.stdout, (tmp_path / "r").read_bytes()))
+        found.append((done.stdout, [(tmp_path / kind).read_bytes() for kind in KINDS]))
     assert found[0] == found[1]
+    assert all(found[0][1])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -333,30 +335,14 @@ def test_one_evaluation_writes_at_a_time(tmp_path: Path) -> None:
     assert file.stat().st_size == size
 
 
-FULL = """
-import sys, torch
-from tests.support.processes import limited
-from tests.test_resuming import Small, told
-import whence, whence.evaluation.evaluate as run
-run.CHUNK = 2
-limited(int(sys.argv[2]))
-try:
-    told(Small(), sys.argv[1])
-except whence.FileError as error:
-    print(error)
-"""
-
-
 @pytest.mark.parametrize("share", [0.05, 0.6])
 def test_a_full_disk_is_told_and_what_was_finished_stays(share: float, finished: tuple[Path, str]) -> None:
     file, table = finished
     limit = int(share * file.stat().st_size)
     file.unlink()
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(file), str(limit)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"cannot write the result file '{file}': File too large.\n  What was finished" in done.stdout
+    with full_disk(limit), pytest.raises(whence.FileError) as caught:
+        told(Small(), file)
+    assert f"cannot write the result file '{file}': File too large.\n  What was finished" in str(caught.value)
     kept = file.read_bytes()
     assert kept == b"" or kept.endswith(b"\n")
     assert told(Small(), file) == table
