@@ -19,7 +19,7 @@ import whence
 from tests.support.models import CASES
 from whence.evaluation.axioms import TOYS, properties, textbook_table
 from whence.evaluation.axioms.invariance import around, equal_ways
-from whence.evaluation.axioms.points import Case, prepare
+from whence.evaluation.axioms.points import Probe, prepare
 from whence.evaluation.axioms.rewrites import Rewrite, rewrites
 from whence.evaluation.axioms.toys import STATED, TextbookTable
 
@@ -51,7 +51,7 @@ def rows(count: int = 3, size: int = 5) -> Tensor:
     return torch.randn(count, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def case(model: Any, x: Any, **options: Any) -> Case:
+def case(model: Any, x: Any, **options: Any) -> Probe:
     given: dict[str, Any] = {"baseline": None, "target": None, "wrt": None, "output": "logit", "seed": 0, "rows": 4}
     return prepare(model, x, **{**given, "features": 6, "equivalents": (), "chunk": 32, **options})
 

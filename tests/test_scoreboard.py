@@ -557,7 +557,7 @@ def test_masks_of_cropped_images_have_the_size_that_the_model_sees() -> None:
 
     import whence.evaluation.examples as cases
 
-    case = cases.case_of(image_model(), {"inputs": IMAGES[:1], "mask": torch.ones(12, 12)}, 0, None)
+    case = cases.example_of(image_model(), {"inputs": IMAGES[:1], "mask": torch.ones(12, 12)}, 0, None)
     from whence.evaluation.metrics.segmentation import on_mask
     from whence.evaluation.requests import View
 
@@ -632,7 +632,7 @@ def test_scores_that_are_not_finite_for_a_changed_row_are_reported() -> None:
         ({"operator": [0.0] * 10}, "is not allowed"),
         ({"operator": float("nan")}, "is not allowed"),
         ({"seed": "a"}, "seed='a'"),
-        ({"resume": 5}, "no name of a file"),
+        ({"resume": 5}, "not a file name"),
         ({"methods": {"random": {"method": "gradient"}}}, "that of the control"),
     ],
 )

@@ -12,7 +12,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
 from whence.evaluation.data import listed, named
-from whence.evaluation.examples import Case, Failure, failed, read_case, read_masks, seeded
+from whence.evaluation.examples import Example, Failure, failed, read_example, read_masks, seeded
 from whence.evaluation.fingerprint import fingerprint_of, said
 from whence.evaluation.journal import VERSION, Journal
 from whence.evaluation.metrics import metrics as known_metrics
@@ -54,23 +54,23 @@ def evaluate(
     lines = _lines(methods, controls)
     _check(model, target, batch_size, seed)
     rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
-    cases, failures = _cases(model, rows, wrt)
-    cases = read_masks(seeded(cases))
+    examples, failures = _cases(model, rows, wrt)
+    examples = read_masks(seeded(examples))
     if isinstance(model, Wrapped) and isinstance(target, str) and target not in ("predicted", "label"):
         target = model.target(target)
-    columns = [_with_operator(column, cases[0]) for column in columns]
-    _check_needs(columns, cases, target)
-    if controls and "edges" not in {line.name for line in lines} and all(case.image for case in cases):
+    columns = [_with_operator(column, examples[0]) for column in columns]
+    _check_needs(columns, examples, target)
+    if controls and "edges" not in {line.name for line in lines} and all(example.image for example in examples):
         lines = [*lines, Ranker("edges", "edges")]
     work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
         "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
-        **(fingerprint_of(model, cases) if resume is not None else {}),
+        **(fingerprint_of(model, examples) if resume is not None else {}),
     }  # fmt: skip
-    chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)]
+    chunks = [examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK)]
     fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
-    with Journal(resume, header, fits) as journal, bar(len(cases), progress, "evaluate") as counted:
+    with Journal(resume, header, fits) as journal, bar(len(examples), progress, "evaluate") as counted:
         for number, chunk in enumerate(chunks):
             if number not in journal.chunks:
                 journal.add(number, work.chunk(chunk, first=number == 0))
@@ -102,11 +102,11 @@ def _columns(given: Any, operator: Any) -> list[Column]:
     return found
 
 
-def _with_operator(column: Column, case: Case) -> Column:
+def _with_operator(column: Column, example: Example) -> Column:
     """The first of the metric's usual operators that these rows take, where none is asked for."""
     if column.params.get("operator", "") is not None:
         return column
-    return replace(column, params={**column.params, "operator": default(case, *column.facts["operators"])})
+    return replace(column, params={**column.params, "operator": default(example, *column.facts["operators"])})
 
 
 def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
@@ -119,30 +119,30 @@ def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
         raise not_allowed("seed", seed, "a whole number from 0 to 2³¹ − 1")
 
 
-def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Case], list[Failure]]:
+def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Example], list[Failure]]:
     """The rows that can be read, and those which cannot."""
-    found = [read_case(model, row, place, wrt) for place, row in enumerate(rows)]
-    cases = [case for case in found if isinstance(case, Case)]
-    if not cases:
+    found = [read_example(model, row, place, wrt) for place, row in enumerate(rows)]
+    examples = [example for example in found if isinstance(example, Example)]
+    if not examples:
         raise next(error for error in found if isinstance(error, Exception))
-    return cases, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
+    return examples, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
 
 
-def _check_needs(columns: Sequence[Column], cases: Sequence[Case], target: Any) -> None:
+def _check_needs(columns: Sequence[Column], examples: Sequence[Example], target: Any) -> None:
     for column in columns:
         for need in column.facts.get("needs", ()):
-            if need != "attention" and all(getattr(case, need) is None for case in cases):
+            if need != "attention" and all(getattr(example, need) is None for example in examples):
                 raise InputError(
                     f"{column.metric} needs {need}s, but the rows have none.\n"
                     f"  Give {need}s= one per row, or leave the metric out."
                 )
         kind = str(column.facts.get("of"))
-        fits = {"images": all(c.image for c in cases), "values": not any(c.ids for c in cases)}
+        fits = {"images": all(c.image for c in examples), "values": not any(c.ids for c in examples)}
         if not fits.get(kind, True):
             raise InputError(
                 f"{column.metric} is for {kind}, but the rows are something else.\n  Leave the metric out."
             )
-    if target == "label" and all(case.label is None for case in cases):
+    if target == "label" and all(example.label is None for example in examples):
         raise InputError('target="label" needs labels, but the rows have none.\n  Give labels= one per row.')
 
 

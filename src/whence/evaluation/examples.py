@@ -22,7 +22,7 @@ from whence.subject.units import channel_axis, places
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class Example:
     """One row."""
 
     place: int
@@ -78,7 +78,7 @@ class Failure:
         return f"row {self.row}{f' ({by})' if by else ''}: {self.why}"
 
 
-def case_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
+def example_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Example:
     """One row, ready to be perturbed."""
     if isinstance(model, Wrapped):
         return _wrapped(model, row, place, wrt)
@@ -86,15 +86,15 @@ def case_of(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
     return _made(subject, row, place)
 
 
-def read_case(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Case | WhenceError:
+def read_example(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Example | WhenceError:
     """The same, or what is wrong with the row."""
     try:
-        return case_of(model, row, place, wrt)
+        return example_of(model, row, place, wrt)
     except WhenceError as error:
         return error
 
 
-def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Case:
+def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Example:
     if model.task not in ("text-classification", "image-classification", "function"):
         raise InputError(
             f"{model!r} cannot be evaluated: its output is not one class per row.\n"
@@ -117,7 +117,7 @@ def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Ca
 def _made(
     subject: Subject, row: Mapping[str, Any], place: int, told: Mapping[str, Any] | None = None,
     tokens: Mapping[str, int] | None = None, black: Tensor | None = None,
-) -> Case:  # fmt: skip
+) -> Example:  # fmt: skip
     names, told = list(subject.roles), told or {}
     if len(names) != 1:
         raise InputError(
@@ -144,7 +144,7 @@ def _made(
     free = real & ~special
     if not bool(free.any()):
         raise InputError("There is nothing to remove in this row: every unit is special or padding.\n  Leave it out.")
-    return Case(
+    return Example(
         place=place, given=row["inputs"], model=subject.model, root=subject.root, inputs=dict(subject.inputs),
         form=subject.form, name=name, ids=subject.roles[name] == "ids", channel=channel_axis(subject, name),
         shape=shape, real=real, free=free, tokens=tokens, black=black, told=told, label=_label(row.get("label"), place),
@@ -191,23 +191,23 @@ def _mask(given: Any, place: int) -> Tensor | None:
     return found
 
 
-def seeded(cases: Sequence[Case]) -> list[Case]:
+def seeded(examples: Sequence[Example]) -> list[Example]:
     """Each row with a seed by what it holds, so that place and padding do not matter; equal rows are counted."""
     seen: Counter[int] = Counter()
     found = []
-    for case in cases:
-        key = zlib.crc32(bytes_of(case.x[:, case.real] if case.ids else case.x))
-        found.append(replace(case, seed=key + 7919 * seen[key]))
+    for example in examples:
+        key = zlib.crc32(bytes_of(example.x[:, example.real] if example.ids else example.x))
+        found.append(replace(example, seed=key + 7919 * seen[key]))
         seen[key] += 1
     return found
 
 
-def read_masks(cases: Sequence[Case]) -> list[Case]:
+def read_masks(examples: Sequence[Example]) -> list[Example]:
     """Masks that hold nothing but 0 and 255, in the whole data set, show the object by 255."""
-    values = {int(v) for case in cases if case.mask is not None for v in case.mask.unique().tolist()}
+    values = {int(v) for example in examples if example.mask is not None for v in example.mask.unique().tolist()}
     if not values <= {0, 255} or 255 not in values:
-        return list(cases)
-    return [case if case.mask is None else replace(case, mask=case.mask > 0) for case in cases]
+        return list(examples)
+    return [example if example.mask is None else replace(example, mask=example.mask > 0) for example in examples]
 
 
 def bytes_of(tensor: Tensor) -> bytes:
@@ -218,21 +218,21 @@ def bytes_of(tensor: Tensor) -> bytes:
 # ---- what a model says ----
 
 
-def called(case: Case, inputs: Mapping[str, Any]) -> Any:
-    """The model's output for a batch of rows like the case's."""
-    return blame.called(case.model, inputs, case.form, case.root)
+def called(example: Example, inputs: Mapping[str, Any]) -> Any:
+    """The model's output for a batch of rows like the example's."""
+    return blame.called(example.model, inputs, example.form, example.root)
 
 
-def together(cases: Sequence[Case]) -> Any:
+def together(examples: Sequence[Example]) -> Any:
     """The inputs of several rows of one shape, in the form in which the user gave them."""
-    whole = {name: joined(cases, name) for name in cases[0].inputs}
-    form = cases[0].form
+    whole = {name: joined(examples, name) for name in examples[0].inputs}
+    form = examples[0].form
     return whole if form == "dict" else next(iter(whole.values())) if form == "tensor" else tuple(whole.values())
 
 
-def joined(cases: Sequence[Case], name: str) -> Any:
+def joined(examples: Sequence[Example], name: str) -> Any:
     """An input of several rows, one after the other; what goes with no row is the first row's."""
-    parts = [case.inputs[name] for case in cases]
+    parts = [example.inputs[name] for example in examples]
     per_row = all(isinstance(part, Tensor) and part.dim() and len(part) == 1 for part in parts)
     return torch.cat(parts) if per_row else parts[0]
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from whence.errors import InputError, MethodError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers, scores_or_error
-from whence.evaluation.answers.logits import of_cases
+from whence.evaluation.answers.logits import of_examples
 from whence.evaluation.data import listed
 from whence.evaluation.evaluate import evaluate
-from whence.evaluation.examples import Case, read_case
+from whence.evaluation.examples import Example, read_example
 from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
 from whence.methods import methods as known_methods
 from whence.util.checks import not_allowed
@@ -108,16 +108,18 @@ def recommend(
     whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     draw = torch.Generator().manual_seed(seed)
     order = sorted(torch.randperm(len(whole), generator=draw, device="cpu")[:rows].tolist())
-    cases = [case for place in order if isinstance(case := read_case(model, whole[place], place, wrt), Case)]
-    if len(cases) < 2:
-        raise InputError(f"There are {len(cases)} rows that can be read, which show no spread.\n  Give at least 2.")
+    examples = [
+        example for place in order if isinstance(example := read_example(model, whole[place], place, wrt), Example)
+    ]
+    if len(examples) < 2:
+        raise InputError(f"There are {len(examples)} rows that can be read, which show no spread.\n  Give at least 2.")
     own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
     lines = [line for line in rankers(list(known_methods) if methods is None else methods) if line.method != "random"]
-    cost, left_out = _tried(cases, lines, Explainer(model, own, seed, wrt))
-    chosen = _affordable(lines, cost, seconds / len(cases), left_out)
+    cost, left_out = _tried(examples, lines, Explainer(model, own, seed, wrt))
+    chosen = _affordable(lines, cost, seconds / len(examples), left_out)
     board = evaluate(
-        model, [_named(whole[case.place]) for case in cases], metrics=metrics, seed=seed, progress=progress, wrt=wrt,
-        methods={line.name: _given(line) for line in chosen} | _controls(seed), **options,
+        model, [_named(whole[example.place]) for example in examples], metrics=metrics, seed=seed, progress=progress,
+        wrt=wrt, methods={line.name: _given(line) for line in chosen} | _controls(seed), **options,
     )  # fmt: skip
     return Recommendation(_ranking(board, left_out), board, left_out)
 
@@ -156,24 +158,24 @@ def _given(line: Ranker) -> Any:
 
 
 def _tried(
-    cases: Sequence[Case], lines: Sequence[Ranker], explainer: Explainer
+    examples: Sequence[Example], lines: Sequence[Ranker], explainer: Explainer
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds that each method takes for a row, and why some do not work."""
-    scored = ((case, logits) for case in cases if (logits := _logits(case)) is not None)
+    scored = ((example, logits) for example in examples if (logits := _logits(example)) is not None)
     some = list(islice(scored, _TRIED))
     if not some:
         raise InputError("The model has no score for any of the rows.\n  See evaluate() for why.")
-    cases, targets = [case for case, _ in some], [int(logits.argmax()) for _, logits in some]
+    examples, targets = [example for example, _ in some], [int(logits.argmax()) for _, logits in some]
     cost: dict[str, float] = {}
     left_out: dict[str, str] = {}
     for line in lines:
-        for count in (1, len(cases)):  # the first time is slow, for the first row alone
+        for count in (1, len(examples)):  # the first time is slow, for the first row alone
             start = time.perf_counter()
-            found = explainer.of_rows(line, cases[:count], targets[:count])
+            found = explainer.of_rows(line, examples[:count], targets[:count])
             cost[line.name] = (time.perf_counter() - start) / count
             if isinstance(found[0], Exception) or cost[line.name] > _SLOW:
                 break
-        scores = scores_or_error(cases[0], found[0])
+        scores = scores_or_error(examples[0], found[0])
         if isinstance(scores, Exception):
             left_out[line.name] = str(scores).split("\n")[0]
             del cost[line.name]
@@ -182,10 +184,10 @@ def _tried(
     return cost, left_out
 
 
-def _logits(case: Case) -> Tensor | None:
+def _logits(example: Example) -> Tensor | None:
     """A row's logits; rows without are left for `evaluate` to report."""
     try:
-        return of_cases([case], None)[0]
+        return of_examples([example], None)[0]
     except Exception:
         return None
 

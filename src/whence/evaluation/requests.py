@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError
-from whence.evaluation.examples import Case
+from whence.evaluation.examples import Example
 from whence.results.attribution import Attribution
 
 
@@ -70,7 +70,7 @@ class Randomised:
 class View:
     """What a metric sees: one row, as one method explained it."""
 
-    case: Case
+    example: Example
     method: str
     scores: Tensor  # (units,) float64
     target: int
@@ -80,7 +80,7 @@ class View:
 
     def order(self, *, absolute: bool = False, least: bool = False, among: Tensor | None = None) -> Tensor:
         """The removable units from the most relevant to the least, or the other way; ties by the seed."""
-        free = (self.case.free if among is None else among).nonzero().flatten()
+        free = (self.example.free if among is None else among).nonzero().flatten()
         mixed = free[torch.randperm(len(free), generator=self.generator(), device="cpu")]
         values = self.scores[mixed].abs() if absolute else self.scores[mixed]
         return mixed[values.argsort(descending=not least, stable=True)]
@@ -91,23 +91,23 @@ class View:
         return Copy(keep, operator, noise)
 
     def only(self, units: Tensor, operator: Any = "zero", noise: float = 0.0) -> Copy:
-        keep = ~self.case.free
+        keep = ~self.example.free
         keep[units] = True
         return Copy(keep, operator, noise)
 
     def value(self, logits: Tensor, output: str) -> Tensor:
         """The explained score, (…) of logits (…, classes)."""
-        return probabilities(logits, output, self.case.exclusive)[..., self.target]
+        return probabilities(logits, output, self.example.exclusive)[..., self.target]
 
     def generator(self, salt: int = 0) -> torch.Generator:
         """Random numbers of this row's own, whatever else is evaluated with it."""
-        return torch.Generator().manual_seed(((self.seed * 1_000_003 + self.case.seed) * 101 + salt) % 2**62)
+        return torch.Generator().manual_seed(((self.seed * 1_000_003 + self.example.seed) * 101 + salt) % 2**62)
 
     @property
     def raw(self) -> Tensor:
         """φ of every element of the input, (1, …) like it."""
         raw = self.attribution.raw
-        if not isinstance(raw, Tensor) or raw.shape != self.case.x.shape:
+        if not isinstance(raw, Tensor) or raw.shape != self.example.x.shape:
             raise InputError(
                 f"{self.method} has no value for every element of the input.\n  Leave this metric out for it."
             )

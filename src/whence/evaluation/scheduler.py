@@ -13,7 +13,7 @@ from torch import Tensor
 from whence.errors import InputError, ModelError, TargetError
 from whence.evaluation.answers import attention, logits
 from whence.evaluation.answers.explanations import Explainer, Ranker, scores_or_error
-from whence.evaluation.examples import Case, Failure, failed
+from whence.evaluation.examples import Example, Failure, failed
 from whence.evaluation.metrics import metrics
 from whence.evaluation.requests import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
 from whence.evaluation.scoreboard import Column
@@ -53,7 +53,7 @@ class _Task:
     def _check(self) -> None:
         """Whether the row comes with what the metric needs."""
         for need in self.column.facts.get("needs", ()):
-            if need != "attention" and getattr(self.view.case, need) is None:
+            if need != "attention" and getattr(self.view.example, need) is None:
                 raise InputError(f"The row has no {need}.")
 
 
@@ -68,28 +68,28 @@ class Work:
     seed: int
     batch_size: int | None
 
-    def chunk(self, cases: Sequence[Case], first: bool) -> dict[str, Any]:
+    def chunk(self, examples: Sequence[Example], first: bool) -> dict[str, Any]:
         """Everything about some rows, as plain data."""
         failures: list[Failure] = []
-        told = self._predicted(cases, failures, first)
-        cases = [case for case in cases if case.place in told]
+        told = self._predicted(examples, failures, first)
+        examples = [example for example in examples if example.place in told]
         tasks, cost = [], {}
         for line in self.lines:
             start = time.perf_counter()
-            views = self._views(line, cases, told, failures, first)
+            views = self._views(line, examples, told, failures, first)
             cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views)}
             tasks += [_Task(view, line, column) for view in views for column in self.columns]
         start = time.perf_counter()
         self._drive(tasks)
         if first:
             self._stopped(tasks)
-        failures += [failed(t.error, t.view.case.place, t.ranker.name, t.column.name) for t in tasks if t.error]
+        failures += [failed(t.error, t.view.example.place, t.ranker.name, t.column.name) for t in tasks if t.error]
         for task in tasks:
             own = cost[task.ranker.name]
             own["asked"] = own.get("asked", 0) + task.asked
         return {
             "rows": [
-                [t.ranker.name, t.column.name, t.view.case.place, t.result.value, t.result.parts, t.result.curve]
+                [t.ranker.name, t.column.name, t.view.example.place, t.result.value, t.result.parts, t.result.curve]
                 for t in tasks
                 if t.result is not None
             ],
@@ -98,45 +98,50 @@ class Work:
             "failures": [[f.row, f.method, f.metric, f.why] for f in failures],
         }
 
-    def _predicted(self, cases: Sequence[Case], failures: list[Failure], first: bool) -> dict[int, Tensor]:
+    def _predicted(self, examples: Sequence[Example], failures: list[Failure], first: bool) -> dict[int, Tensor]:
         """The logits of each row as it is, by its place."""
         try:
-            found: Sequence[Any] = logits.of_cases(cases, self.batch_size)
+            found: Sequence[Any] = logits.of_examples(examples, self.batch_size)
         except Exception:
-            found = [_tried(logits.of_cases, [case], 1) for case in cases]
-        for case, line in zip(cases, found, strict=True):
+            found = [_tried(logits.of_examples, [example], 1) for example in examples]
+        for example, line in zip(examples, found, strict=True):
             if isinstance(line, Exception):
-                failures.append(failed(line, case.place))
-        good = {c.place: line for c, line in zip(cases, found, strict=True) if isinstance(line, Tensor)}
+                failures.append(failed(line, example.place))
+        good = {c.place: line for c, line in zip(examples, found, strict=True) if isinstance(line, Tensor)}
         if not good and first:
             raise next(line for line in found if isinstance(line, Exception))
         return good
 
     def _views(
-        self, line: Ranker, cases: Sequence[Case], told: Mapping[int, Tensor], failures: list[Failure], first: bool
+        self,
+        line: Ranker,
+        examples: Sequence[Example],
+        told: Mapping[int, Tensor],
+        failures: list[Failure],
+        first: bool,
     ) -> list[View]:
         wanted, kept = [], []
-        for case in cases:
-            logits = told[case.place]
+        for example in examples:
+            logits = told[example.place]
             number = int(logits.argmax()) if self.target == "predicted" else self.target  # of one logit, that one
-            number = case.label if self.target == "label" else number
+            number = example.label if self.target == "label" else number
             if number is None or not 0 <= int(number) < len(logits):
                 why = f"there is no class {number}: the output has {len(logits)} classes"
-                failures.append(Failure(case.place, line.name, "", "it has no label" if number is None else why))
+                failures.append(Failure(example.place, line.name, "", "it has no label" if number is None else why))
                 continue
             wanted.append(int(number))
-            kept.append(case)
+            kept.append(example)
         if first and not kept:
             raise TargetError(f"No row can be explained: {failures[-1].why}.\n  Give another target=.")
         found = self.explainer.of_rows(line, kept, wanted) if kept else []
         views, errors = [], []
-        for case, number, a in zip(kept, wanted, found, strict=True):
-            scores = scores_or_error(case, a)
+        for example, number, a in zip(kept, wanted, found, strict=True):
+            scores = scores_or_error(example, a)
             if isinstance(scores, Tensor) and isinstance(a, Attribution):
-                views.append(View(case, line.name, scores, number, a, told[case.place], self.seed))
+                views.append(View(example, line.name, scores, number, a, told[example.place], self.seed))
             elif isinstance(scores, Exception):
                 errors.append(scores)
-                failures.append(failed(scores, case.place, line.name))
+                failures.append(failed(scores, example.place, line.name))
         if first and errors and not views:
             raise errors[0]  # nothing of it works: better now than after an hour
         return views

@@ -38,9 +38,9 @@ def _in_groups(
     found: list[Any] = [None] * len(asked)
     groups: dict[Any, list[int]] = {}
     for number, (view, want) in enumerate(asked):
-        groups.setdefault((view.case.x.shape, str(want.layers), str(want.heads)), []).append(number)
+        groups.setdefault((view.example.x.shape, str(want.layers), str(want.heads)), []).append(number)
     for members in groups.values():
-        size = batch_size or max(1, min(ROWS, TOKENS // max(1, asked[members[0]][0].case.x.shape[1])))
+        size = batch_size or max(1, min(ROWS, TOKENS // max(1, asked[members[0]][0].example.x.shape[1])))
         for start in range(0, len(members), size):
             some = members[start : start + size]
             for number, line in zip(some, answer([asked[n] for n in some]), strict=True):
@@ -73,8 +73,8 @@ def _attended(asked: Sequence[tuple[View, Attended]]) -> Tensor:
 
 def _attending(asked: Sequence[tuple[View, Any]], work: Callable[[Tensor], Tensor | None]) -> tuple[Tensor, list[Site]]:
     """The logits of one pass in which attention weights of the chosen calls are read, or replaced."""
-    case, layers = asked[0][0].case, asked[0][1].layers
-    subject = adapt(case.model, together([view.case for view, _ in asked]), method="attention erasure")
+    example, layers = asked[0][0].example, asked[0][1].layers
+    subject = adapt(example.model, together([view.example for view, _ in asked]), method="attention erasure")
     met: list[Site] = []
     held: dict[str, Tensor] = {}
 
@@ -88,7 +88,7 @@ def _attending(asked: Sequence[tuple[View, Any]], work: Callable[[Tensor], Tenso
         held["logits"] = checked(find_logits(output), len(asked))
         return find_logits(output).flatten(1).sum(1)
 
-    with suspended(), scope(case.root):
+    with suspended(), scope(example.root):
         replace(subject, target=read).run(gradient=False, marks=True, expand=_WRITTEN_OUT, edit=edit)
     if not met:
         raise NoAttention("Attention erasure needs attention, but this model has none.\n  Leave these metrics out.")
@@ -120,6 +120,6 @@ def without(weights: Tensor, gone: Tensor, heads: Any = "all") -> Tensor:
 def _check_keys(weights: Tensor, units: int) -> None:
     if weights.shape[-1] != units:
         raise NoAttention(
-            f"An attention map is {tuple(weights.shape)}, but the rows have {units} units: its keys are something else.\n"
+            f"An attention map is {tuple(weights.shape)}, but the rows have {units} units: its keys are others.\n"
             "  Erasure is for attention over the units themselves; name such calls with layers=."
         )

@@ -16,7 +16,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.api import explain
 from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.data import named
-from whence.evaluation.examples import Case, together
+from whence.evaluation.examples import Example, together
 from whence.evaluation.fingerprint import said
 from whence.evaluation.requests import Again, Randomised, View
 from whence.methods import methods
@@ -68,71 +68,79 @@ class Explainer:
     seed: int
     wrt: Any = None
 
-    def of_rows(self, ranker: Ranker, cases: Sequence[Case], targets: Sequence[int]) -> list[Attribution | Exception]:
+    def of_rows(
+        self, ranker: Ranker, examples: Sequence[Example], targets: Sequence[int]
+    ) -> list[Attribution | Exception]:
         """Each row's attribution, with its axis of rows; or what went wrong for it."""
-        return self._each(ranker, self.model, cases, targets)
+        return self._each(ranker, self.model, examples, targets)
 
     def of_steps(self, ranker: Ranker, asked: Sequence[tuple[View, Again]]) -> list[Any]:
         """φ of each row moved by a step, like the input."""
-        cases = [
-            replace(view.case, inputs={**view.case.inputs, view.case.name: view.case.x + again.step.to(view.case.x)})
+        examples = [
+            replace(
+                view.example,
+                inputs={**view.example.inputs, view.example.name: view.example.x + again.step.to(view.example.x)},
+            )
             for view, again in asked
         ]
-        found = self._each(ranker, cases[0].model, cases, [view.target for view, _ in asked])
+        found = self._each(ranker, examples[0].model, examples, [view.target for view, _ in asked])
         return [a if isinstance(a, Exception) else a.raw for a in found]
 
     def randomised(self, ranker: Ranker, asked: Sequence[tuple[View, Randomised]]) -> list[Any]:
         """Unit scores of each row under a model whose weights are random from the top down to a stage."""
         wanted = asked[0][1]
-        root = asked[0][0].case.root
+        root = asked[0][0].example.root
         if not isinstance(root, nn.Module) or (not isinstance(self.model, Wrapped) and self.model is not root):
             raise ModelError("Randomised weights need an nn.Module.\n  Give the module itself, not a function.")
         other: Any = randomised(root, wanted.stage, wanted.stages, wanted.alone, self.seed)
         if isinstance(self.model, Wrapped):
             other = replace(self.model, model=other)
-        cases = [view.case for view, _ in asked]
-        found = self._each(ranker, other, cases, [view.target for view, _ in asked])
-        return [a if isinstance(a, Exception) else unit_scores(case, a) for case, a in zip(cases, found, strict=True)]
+        examples = [view.example for view, _ in asked]
+        found = self._each(ranker, other, examples, [view.target for view, _ in asked])
+        return [
+            a if isinstance(a, Exception) else unit_scores(example, a)
+            for example, a in zip(examples, found, strict=True)
+        ]
 
     def _each(
-        self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]
+        self, ranker: Ranker, model: Any, examples: Sequence[Example], targets: Sequence[int]
     ) -> list[Attribution | Exception]:
         """Rows that go together in one call; one by one where that fails, so that one bad row spoils no other."""
-        found: list[Any] = [None] * len(cases)
+        found: list[Any] = [None] * len(examples)
         groups: dict[Any, list[int]] = {}
-        for number, case in enumerate(cases):
-            shapes = tuple(tuple(v.shape) for v in case.inputs.values() if isinstance(v, Tensor))
+        for number, example in enumerate(examples):
+            shapes = tuple(tuple(v.shape) for v in example.inputs.values() if isinstance(v, Tensor))
             groups.setdefault("" if isinstance(model, Wrapped) else shapes, []).append(number)
         for members in groups.values():
             for some in (members, *([n] for n in members)):
                 if all(found[n] is not None and not isinstance(found[n], Exception) for n in some):
                     continue
                 try:
-                    parts = self._called(ranker, model, [cases[n] for n in some], [targets[n] for n in some])
+                    parts = self._called(ranker, model, [examples[n] for n in some], [targets[n] for n in some])
                 except Exception as error:  # the row's, the model's or the method's: reported
                     parts = [error] * len(some)
                 for n, part in zip(some, parts, strict=True):
                     found[n] = part
         return found
 
-    def _called(self, ranker: Ranker, model: Any, cases: Sequence[Case], targets: Sequence[int]) -> list[Any]:
+    def _called(self, ranker: Ranker, model: Any, examples: Sequence[Example], targets: Sequence[int]) -> list[Any]:
         if ranker.method in CONTROLS:
-            return [CONTROLS[ranker.method](case) for case in cases]
-        inputs = [case.given for case in cases] if isinstance(model, Wrapped) else together(cases)
+            return [CONTROLS[ranker.method](example) for example in examples]
+        inputs = [example.given for example in examples] if isinstance(model, Wrapped) else together(examples)
         if ranker.function is not None:
             wanted = torch.tensor(list(targets), device="cpu")
             values = torch.as_tensor(ranker.function(model, inputs, wanted), device="cpu")
-            return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(cases))]
+            return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(examples))]
         options = {**self.options, **(ranker.params or {})}
         seed = int(options.pop("seed", self.seed))
-        seeds = [(seed * 1_000_003 + case.seed) % 2**31 for case in cases]
+        seeds = [(seed * 1_000_003 + example.seed) % 2**31 for example in examples]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # what matters of them is measured here
             a = explain(
                 model, inputs, method=ranker.method, target=list(targets), seed=seeds, wrt=self.wrt, progress=False,
                 **options,
             )  # fmt: skip
-        return [a._pick([i]) for i in range(len(cases))]
+        return [a._pick([i]) for i in range(len(examples))]
 
 
 def _bare(name: str, values: Tensor, target: int) -> Attribution:
@@ -143,47 +151,47 @@ def _bare(name: str, values: Tensor, target: int) -> Attribution:
     )  # fmt: skip
 
 
-def edges(case: Case) -> Attribution:
+def edges(example: Example) -> Attribution:
     """The control of images: where the picture has edges, by Sobel's filters."""
-    if not case.image:
+    if not example.image:
         raise InputError("edges is a control for images.\n  Leave it out.")
-    gray = case.x.detach().cpu().double().mean(1, keepdim=True)
+    gray = example.x.detach().cpu().double().mean(1, keepdim=True)
     across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]], dtype=torch.float64, device="cpu")
     padded = nn.functional.pad(gray, (1, 1, 1, 1), mode="replicate")
     found = [nn.functional.conv2d(padded, filter_[None, None]) for filter_ in (across, across.T)]
     return _bare("edges", (found[0] ** 2 + found[1] ** 2).sqrt()[:, 0], 0)
 
 
-CONTROLS: dict[str, Callable[[Case], Attribution]] = {"edges": edges}  # beside the method `random`
+CONTROLS: dict[str, Callable[[Example], Attribution]] = {"edges": edges}  # beside the method `random`
 
 
-def unit_scores(case: Case, a: Attribution) -> Tensor:
+def unit_scores(example: Example, a: Attribution) -> Tensor:
     """One number per unit, (units,) in float64, of one row's attribution."""
     if not a.one_input:
         raise InputError(f"{a.method} explains several inputs.\n  Name the one to evaluate with wrt=.")
-    if a.image_size is not None and tuple(a.values.shape[1:]) != case.shape:
+    if a.image_size is not None and tuple(a.values.shape[1:]) != example.shape:
         a = a.to_image_size()
     values = a.values[0].detach().cpu().double()
-    if values.dim() == len(case.shape) + 1 and case.channel is not None:
-        values = values.sum(case.channel - 1)
-    if case.ids and values.dim() == 1:
-        values = values[: case.shape[0]]  # beyond are the paddings of a longer row
-    if tuple(values.shape) != case.shape:
+    if values.dim() == len(example.shape) + 1 and example.channel is not None:
+        values = values.sum(example.channel - 1)
+    if example.ids and values.dim() == 1:
+        values = values[: example.shape[0]]  # beyond are the paddings of a longer row
+    if tuple(values.shape) != example.shape:
         raise InputError(
-            f"{a.method} gave values of shape {tuple(values.shape)}, but the row's units have shape {case.shape}.\n"
+            f"{a.method} gave values of shape {tuple(values.shape)}, but the row's units have shape {example.shape}.\n"
             "  Leave at= out, or this method."
         )
-    if not bool(torch.isfinite(values[case.real.view(case.shape)]).all()):
+    if not bool(torch.isfinite(values[example.real.view(example.shape)]).all()):
         raise InputError(f"{a.method} gave values that are not finite.\n  Leave the row out.")
     return values.flatten()
 
 
-def scores_or_error(case: Case, a: Attribution | Exception) -> Tensor | Exception:
+def scores_or_error(example: Example, a: Attribution | Exception) -> Tensor | Exception:
     """One number per unit, or what is wrong with them."""
     if isinstance(a, Exception):
         return a
     try:
-        return unit_scores(case, a)
+        return unit_scores(example, a)
     except Exception as error:
         return error
 

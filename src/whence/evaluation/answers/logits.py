@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from whence.engine.flow import suspended
 from whence.engine.scope import scope
 from whence.errors import ModelError
-from whence.evaluation.examples import Case, called
+from whence.evaluation.examples import Example, called
 from whence.evaluation.removal import check, replaced, rewritten
 from whence.evaluation.requests import Copy, Moved, View
 from whence.subject.targets import find_logits
 
 TOKENS, ROWS, _NUMBERS = 8192, 128, 1 << 20  # in one pass, by default
 _AT_ONCE = 1 << 24  # numbers or ids of copies that are held at the same time
-Row = tuple[Case, dict[str, Any]]
+Row = tuple[Example, dict[str, Any]]
 
 
 def logits(rows: Sequence[Row], batch_size: int | None) -> list[Tensor]:
-    """The logits (classes,) of each row, which is a case with inputs like its own, in batches of like shape."""
+    """The logits (classes,) of each row, which is a example with inputs like its own, in batches of like shape."""
     found: list[Tensor | None] = [None] * len(rows)
     for numbers in _batches(rows, batch_size):
         told = _run([rows[n] for n in numbers])
@@ -33,16 +33,16 @@ def logits(rows: Sequence[Row], batch_size: int | None) -> list[Tensor]:
     return [line for line in found if line is not None]
 
 
-def of_cases(cases: Sequence[Case], batch_size: int | None) -> list[Tensor]:
+def of_examples(examples: Sequence[Example], batch_size: int | None) -> list[Tensor]:
     """Of the rows as they are."""
-    return logits([(case, dict(case.inputs)) for case in cases], batch_size)
+    return logits([(example, dict(example.inputs)) for example in examples], batch_size)
 
 
 def of_copies(asked: Sequence[tuple[View, Copy]], batch_size: int | None) -> list[Tensor]:
     """Of perturbed copies; what is asked twice, by other metrics or methods, is run once."""
     for view, copy in asked:
-        check(view.case, copy.operator)
-    keys = [(view.case.place, _key(c.operator), c.noise, c.keep.numpy().tobytes()) for view, c in asked]
+        check(view.example, copy.operator)
+    keys = [(view.example.place, _key(c.operator), c.noise, c.keep.numpy().tobytes()) for view, c in asked]
     first = {key: number for number, key in reversed(list(enumerate(keys)))}
     once = sorted(first.values())
     told: dict[Any, Tensor] = {}
@@ -58,7 +58,7 @@ def _blocks(asked: Sequence[tuple[View, Copy]], once: Sequence[int]) -> Iterator
     size = 0
     for number in once:
         block.append(number)
-        size += asked[number][0].case.x.numel()
+        size += asked[number][0].example.x.numel()
         if size > _AT_ONCE:
             yield block
             block, size = [], 0
@@ -72,11 +72,11 @@ def _made(asked: Sequence[tuple[View, Copy]], once: Sequence[int]) -> list[Row]:
     for number in once:
         view, copy = asked[number]
         if bool(copy.keep.all()):
-            made.append((view.case, dict(view.case.inputs)))
-        elif view.case.ids:
-            made.append((view.case, rewritten(view.case, copy.keep, copy.operator)))
+            made.append((view.example, dict(view.example.inputs)))
+        elif view.example.ids:
+            made.append((view.example, rewritten(view.example, copy.keep, copy.operator)))
         else:
-            made.append((view.case, {}))
+            made.append((view.example, {}))
     _fill(asked, once, made)
     return made
 
@@ -91,13 +91,13 @@ def _fill(asked: Sequence[tuple[View, Copy]], once: Sequence[int], made: list[Ro
     for i, number in enumerate(once):
         view, copy = asked[number]
         if not made[i][1]:
-            groups.setdefault((view.case.place, _key(copy.operator), copy.noise), []).append(i)
+            groups.setdefault((view.example.place, _key(copy.operator), copy.noise), []).append(i)
     for members in groups.values():
         view, copy = asked[once[members[0]]]
         keep = torch.stack([asked[once[i]][1].keep for i in members])
-        whole = replaced(view.case, keep, copy.operator, copy.noise, [_draws(view, mask) for mask in keep])
+        whole = replaced(view.example, keep, copy.operator, copy.noise, [_draws(view, mask) for mask in keep])
         for i, x in zip(members, whole, strict=True):
-            made[i] = (view.case, {**view.case.inputs, view.case.name: x[None]})
+            made[i] = (view.example, {**view.example.inputs, view.example.name: x[None]})
 
 
 def _draws(view: View, keep: Tensor) -> torch.Generator:
@@ -109,8 +109,8 @@ def of_steps(asked: Sequence[tuple[View, Moved]], batch_size: int | None) -> lis
     """Of rows with a step added."""
     rows = []
     for view, moved in asked:
-        case = view.case
-        rows.append((case, {**case.inputs, case.name: case.x + moved.step.to(case.x)}))
+        example = view.example
+        rows.append((example, {**example.inputs, example.name: example.x + moved.step.to(example.x)}))
     return logits(rows, batch_size)
 
 
@@ -120,65 +120,65 @@ def of_steps(asked: Sequence[tuple[View, Moved]], batch_size: int | None) -> lis
 def _batches(rows: Sequence[Row], batch_size: int | None) -> Iterator[list[int]]:
     """Numbers of rows that go into one pass: of one shape, or of like length where an attention mask hides padding."""
     groups: dict[Any, list[int]] = {}
-    for number, (case, inputs) in enumerate(rows):
-        groups.setdefault(_alike(case, inputs), []).append(number)
+    for number, (example, inputs) in enumerate(rows):
+        groups.setdefault(_alike(example, inputs), []).append(number)
     for members in groups.values():
-        case = rows[members[0]][0]
+        example = rows[members[0]][0]
         ranked = sorted(members, key=lambda n: _length(*rows[n]))
-        limit = batch_size or (1 if _alone(case) else ROWS)
+        limit = batch_size or (1 if _alone(example) else ROWS)
         batch: list[int] = []
         for number in ranked:
             size = _size(*rows[number]) * (len(batch) + 1)
-            if batch and (len(batch) == limit or (batch_size is None and size > (TOKENS if case.ids else _NUMBERS))):
+            if batch and (len(batch) == limit or (batch_size is None and size > (TOKENS if example.ids else _NUMBERS))):
                 yield batch
                 batch = []
             batch.append(number)
         yield batch
 
 
-def _alike(case: Case, inputs: dict[str, Any]) -> Any:
+def _alike(example: Example, inputs: dict[str, Any]) -> Any:
     shapes = tuple(
-        (name, tuple(value.shape[2:] if _padded(case) and value.dim() > 1 else value.shape))
+        (name, tuple(value.shape[2:] if _padded(example) and value.dim() > 1 else value.shape))
         for name, value in inputs.items()
         if isinstance(value, Tensor)
     )
-    return id(case.root) if case.root is not None else id(case.model), shapes
+    return id(example.root) if example.root is not None else id(example.model), shapes
 
 
-def _padded(case: Case) -> bool:
+def _padded(example: Example) -> bool:
     """Whether rows of other lengths can be padded: there is a mask, and the model gives a padded row the same score."""
-    if not case.ids or not isinstance(case.inputs.get("attention_mask"), Tensor):
+    if not example.ids or not isinstance(example.inputs.get("attention_mask"), Tensor):
         return False
-    if case.root is None:
+    if example.root is None:
         return False
-    if case.root not in _PADS:
-        known = _pads(case)
+    if example.root not in _PADS:
+        known = _pads(example)
         if known is None:
             return False  # this row cannot tell, and the next one may
-        _PADS[case.root] = known
-    return _PADS[case.root]
+        _PADS[example.root] = known
+    return _PADS[example.root]
 
 
-def _pads(case: Case) -> bool | None:
+def _pads(example: Example) -> bool | None:
     """Whether the model gives a row the same score when it is padded, told by the row without a few of its tokens.
 
     What is run is no longer than the row, which may be as long as the model takes; None where nothing can be left out.
     """
-    free = case.free.nonzero().flatten()
+    free = example.free.nonzero().flatten()
     more = min(_PROBED, len(free) - 1)
     if more < 1:
         return None
-    keep = torch.ones_like(case.free)
+    keep = torch.ones_like(example.free)
     keep[free[-more:]] = False
-    short = rewritten(case, keep, "delete")
-    length = short[case.name].shape
+    short = rewritten(example, keep, "delete")
+    length = short[example.name].shape
     whole = {
-        name: _longer(case, name, value, more) if isinstance(value, Tensor) and value.shape[:2] == length else value
+        name: _longer(example, name, value, more) if isinstance(value, Tensor) and value.shape[:2] == length else value
         for name, value in short.items()
     }
-    alone = _run([(case, short)])
+    alone = _run([(example, short)])
     try:
-        padded = _run([(case, whole)])
+        padded = _run([(example, whole)])
     except ModelError:
         return False
     return bool((alone - padded).abs().max() <= 1e-3 * alone.abs().max().clamp(min=1e-3))
@@ -188,32 +188,32 @@ _PROBED = 3  # tokens that are left out, and padding put in their place
 _PADS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _longer(case: Case, name: str, value: Tensor, more: int) -> Tensor:
+def _longer(example: Example, name: str, value: Tensor, more: int) -> Tensor:
     """An input with padding at the end of each row."""
-    fill = case.tokens.get("pad", 0) if name == case.name else 0
+    fill = example.tokens.get("pad", 0) if name == example.name else 0
     return torch.cat([value, value.new_full((len(value), more, *value.shape[2:]), fill)], 1)
 
 
-def _alone(case: Case) -> bool:
+def _alone(example: Example) -> bool:
     """A model without a padding token would not find the ends of padded rows."""
-    config = getattr(case.root, "config", None)
-    return case.ids and config is not None and getattr(config, "pad_token_id", 0) is None
+    config = getattr(example.root, "config", None)
+    return example.ids and config is not None and getattr(config, "pad_token_id", 0) is None
 
 
-def _length(case: Case, inputs: dict[str, Any]) -> int:
-    return int(inputs[case.name].shape[1]) if case.ids else 0
+def _length(example: Example, inputs: dict[str, Any]) -> int:
+    return int(inputs[example.name].shape[1]) if example.ids else 0
 
 
-def _size(case: Case, inputs: dict[str, Any]) -> int:
-    return int(inputs[case.name].numel())
+def _size(example: Example, inputs: dict[str, Any]) -> int:
+    return int(inputs[example.name].numel())
 
 
 def _run(rows: Sequence[Row]) -> Tensor:
     """(rows, classes) in float64."""
-    case = rows[0][0]
+    example = rows[0][0]
     inputs = {name: _together(rows, name) for name in rows[0][1]}
-    with suspended(), scope(case.root), torch.no_grad():
-        found = find_logits(called(case, inputs))
+    with suspended(), scope(example.root), torch.no_grad():
+        found = find_logits(called(example, inputs))
     return checked(found, len(rows))
 
 

@@ -46,19 +46,19 @@ def axioms(
     chosen = _chosen(methods)
     names = _properties(only)
     _check(tolerance, seed=seed, rows=rows, features=features, batch_size=batch_size)
-    case = prepare(
+    probe = prepare(
         model, inputs, baseline=baseline, target=target, wrt=wrt, output=output, seed=seed, rows=rows,
         features=features, equivalents=tuple(equivalents), chunk=batch_size,
     )  # fmt: skip
     cells = {}
     for method in steps(list(chosen), progress, "axioms"):
-        ask = Asker(case, method, chosen[method], seed, tolerance)
+        ask = Asker(probe, method, chosen[method], seed, tolerance)
         reason = _runs(ask)
         for name in names:
             found = Finding(None, "–", None, reason) if reason else _measured(ask, name)
             cells[method, name] = Cell(method, name, found.verdict, found.number, found.witness, found.note)
     reference = {method: bool(known[method].facts.get("reference")) for method in chosen}
-    facts = {"tolerance": tolerance, "rows": len(case.rows), "features": features, "seed": seed}
+    facts = {"tolerance": tolerance, "rows": len(probe.rows), "features": features, "seed": seed}
     return AxiomTable(tuple(chosen), tuple(names), cells, reference, facts)
 
 

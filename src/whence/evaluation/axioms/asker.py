@@ -1,4 +1,4 @@
-"""A method's answers at many points at once, in units of the case."""
+"""A method's answers at many points at once, in units of the probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from whence.api import explain
 from whence.errors import WhenceWarning
 from whence.evaluation.axioms.functions import IDLE
-from whence.evaluation.axioms.points import Case, Points
+from whence.evaluation.axioms.points import Points, Probe
 from whence.methods import methods
 
 
@@ -38,7 +38,7 @@ class Answer:
 class Asker:
     """One method, its parameters and the seed."""
 
-    case: Case
+    probe: Probe
     method: str
     params: Mapping[str, Any]
     seed: int
@@ -48,7 +48,7 @@ class Asker:
     def rows(self) -> Answer:
         """The method's attributions of the score at the rows themselves, asked for once."""
         if "rows" not in self.known:
-            self.known["rows"] = self(self.case.rows)
+            self.known["rows"] = self(self.probe.rows)
         return self.known["rows"]
 
     def __call__(
@@ -56,7 +56,7 @@ class Asker:
         idle: Tensor | None = None,
     ) -> Answer:  # fmt: skip
         """The method's attributions of a function (the score itself, if none is given) at these points."""
-        function, extra = self.case.score if function is None else function, extra or {}
+        function, extra = self.probe.score if function is None else function, extra or {}
         found = []
         for part in self._parts(points):
             own = {name: value[part] for name, value in extra.items()}
@@ -71,7 +71,7 @@ class Asker:
 
     def aligned(self, answer: Answer) -> Answer:
         """The answer, if it speaks of the input's own units."""
-        if answer.phi.shape[1] != self.case.rows.x.shape[1]:
+        if answer.phi.shape[1] != self.probe.rows.x.shape[1]:
             raise NotMeasured(
                 f"its {answer.phi.shape[1]} values belong to patches or positions, but this property is about features"
             )
@@ -81,15 +81,15 @@ class Asker:
         """Numbers of points that can be asked about together: a background is one baseline for all."""
         every = torch.arange(len(points), device=points.row.device)
         if not methods[self.method].facts.get("background"):
-            return list(every.split(self.case.chunk))
+            return list(every.split(self.probe.chunk))
         _, kind = points.baseline.flatten(1).unique(dim=0, return_inverse=True)
-        return [part for k in kind.unique() for part in every[kind == k].split(self.case.chunk)]
+        return [part for k in kind.unique() for part in every[kind == k].split(self.probe.chunk)]
 
     def _ask(self, points: Points, function: nn.Module, extra: Mapping[str, Tensor], idle: Tensor | None) -> Answer:
-        name, background = self.case.name, methods[self.method].facts.get("background")
-        x0 = self.case.tensor(points.baseline)
+        name, background = self.probe.name, methods[self.method].facts.get("background")
+        x0 = self.probe.tensor(points.baseline)
         baseline = {name: x0[:1] if background else x0}
-        inputs, wrt = self.case.inputs(points, extra), [name]
+        inputs, wrt = self.probe.inputs(points, extra), [name]
         if idle is not None:
             baseline[IDLE], inputs[IDLE], wrt = torch.zeros_like(idle[:1] if background else idle), idle, [name, IDLE]
         if methods[self.method].facts.get("needs") == "attention":
@@ -103,7 +103,7 @@ class Asker:
         found = {name: a.values} if a.one_input else a.by_name()
         if name not in found:
             raise NotMeasured(f"it gives no value to {name!r}")
-        phi = self.case.units(found[name].detach().double())
+        phi = self.probe.units(found[name].detach().double())
         if not bool(torch.isfinite(phi).all()):
             raise NotMeasured("it gives values that are not finite")
         beside = found[IDLE].detach().double().flatten(1) if idle is not None and IDLE in found else None
@@ -113,7 +113,7 @@ class Asker:
 
     def _units(self) -> dict[str, Any]:
         """Methods that remove things remove what counts as a unit here."""
-        deep = self.case.kind == "plain" and len(self.case.shape) > 1
+        deep = self.probe.kind == "plain" and len(self.probe.shape) > 1
         takes = "units" in methods[self.method].parameters and "units" not in self.params
         return {"units": "elements"} if deep and takes else {}
 

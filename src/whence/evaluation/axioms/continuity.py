@@ -21,8 +21,8 @@ def continuity(ask: Asker) -> Finding:
     each time into the half that changes more. The number is what is left of the change, as a share of the row's
     largest φ.
     """
-    rows = len(ask.case.rows)
-    numbers = ask.case.rows.row
+    rows = len(ask.probe.rows)
+    numbers = ask.probe.rows.row
     grid = torch.linspace(0.03, 1.0, _STEPS + 1, dtype=torch.float64, device=numbers.device)
     phi = ask(_on_line(ask, grid.repeat(rows), numbers.repeat_interleave(len(grid)))).phi
     phi = phi.unflatten(0, (rows, len(grid)))  # (rows, points, units, depth)
@@ -41,7 +41,7 @@ def continuity(ask: Asker) -> Finding:
         if bool((share(size(at_high - at_low), scale[row]) <= ask.tolerance / 10).all()):
             break
     left, points = size(at_high - at_low), _on_line(ask, high, row)
-    moved = (ask.case.f(points) - ask.case.f(_on_line(ask, low, row))).abs()
+    moved = (ask.probe.f(points) - ask.probe.f(_on_line(ask, low, row))).abs()
     return worst(
         ask, share(left, scale[row]), points,
         lambda p: f"φ moves by {left[p]:.3g} while the score moves by {moved[p]:.1g}",
@@ -50,5 +50,5 @@ def continuity(ask: Asker) -> Finding:
 
 def _on_line(ask: Asker, t: Tensor, row: Tensor) -> Points:
     """Points x' + t·(x − x') of these rows."""
-    x, x0 = ask.case.rows.x[row], ask.case.rows.baseline[row]
+    x, x0 = ask.probe.rows.x[row], ask.probe.rows.baseline[row]
     return Points(x0 + t.view(-1, 1, 1).to(x) * (x - x0), x0, row)

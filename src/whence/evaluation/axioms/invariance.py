@@ -6,7 +6,7 @@ import torch
 
 from whence.errors import InputError
 from whence.evaluation.axioms.asker import Asker, NotMeasured
-from whence.evaluation.axioms.points import Case, Points, together
+from whence.evaluation.axioms.points import Points, Probe, together
 from whence.evaluation.axioms.registry import axiom, share, size, worst
 from whence.evaluation.axioms.rewrites import Rewritten, folded, rewrites
 from whence.evaluation.axioms.table import Finding
@@ -28,8 +28,8 @@ def implementation_invariance(ask: Asker) -> Finding:
     number is the largest difference, as a share of the row's largest attribution. Where every rewriting that applies is
     a linear one, no difference proves nothing: "not refuted".
     """
-    points = around(ask.case)
-    found = ask.case.once("equal ways", lambda: equal_ways(ask.case, points))
+    points = around(ask.probe)
+    found = ask.probe.once("equal ways", lambda: equal_ways(ask.probe, points))
     if not found:
         raise NotMeasured("no rewriting applies to this model")
     one = ask(points).phi
@@ -54,43 +54,43 @@ def implementation_invariance(ask: Asker) -> Finding:
     return Finding(worse.number, verdict, worse.witness, f"tried: {tried}")
 
 
-def around(case: Case) -> Points:
+def around(probe: Probe) -> Points:
     """Points next to the rows and on the way to their baselines.
 
     Not the rows themselves: at a kink, as where an input of zeros meets a ReLU, a derivative is a convention of the
     spelling and no property of the method.
     """
-    rows, draw = case.rows, torch.Generator().manual_seed(0)
+    rows, draw = probe.rows, torch.Generator().manual_seed(0)
     apart = rows.x - rows.baseline
     shape = rows.x.shape[1:]  # the same noise for all rows
     noise = torch.randn(shape, generator=draw, dtype=torch.float64, device="cpu").to(rows.x)
-    if case.real is not None:
-        noise = noise * case.real[..., None]
+    if probe.real is not None:
+        noise = noise * probe.real[..., None]
     moved = rows.x + _ASIDE * noise * apart.abs().flatten(1).amax(1).view(-1, 1, 1)
     between = rows.baseline + 0.618 * (moved - rows.baseline)
     return together([Points(x, rows.baseline, rows.row) for x in (moved, between)])
 
 
-def equal_ways(case: Case, points: Points) -> list[Rewritten]:
+def equal_ways(probe: Probe, points: Points) -> list[Rewritten]:
     """The rewritings that apply and give the same scores, and the user's own, which must."""
-    everywhere = together([points, case.at_baseline(points)])
-    score = case.f(everywhere)
+    everywhere = together([points, probe.at_baseline(points)])
+    score = probe.f(everywhere)
     finest = 8 * torch.finfo(points.x.dtype).eps
     near = max(_EQUAL, finest) * score.abs().amax().clamp(min=1e-12)
     found = []
-    for number, function in enumerate(case.equivalents):
-        off = (case.f(everywhere, function) - score).abs().amax()
+    for number, function in enumerate(probe.equivalents):
+        off = (probe.f(everywhere, function) - score).abs().amax()
         if off > near:
             raise InputError(
                 f"equivalents[{number}] is not equivalent: its scores differ by {float(off):.3g}.\n"
                 "  Give models that compute the same scores."
             )
         found.append(Rewritten(f"equivalents[{number}]", function, True))
-    for way in (*(rewrite.of(case.score) for rewrite in rewrites.values()), folded(case.score)):
+    for way in (*(rewrite.of(probe.score) for rewrite in rewrites.values()), folded(probe.score)):
         if way is None:
             continue
         try:
-            off = (case.f(everywhere, way.function) - score).abs().amax()
+            off = (probe.f(everywhere, way.function) - score).abs().amax()
         except Exception:  # what cannot be run is no rewriting
             continue
         if off <= near and way.applied():

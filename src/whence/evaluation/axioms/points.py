@@ -46,7 +46,7 @@ def together(parts: list[Points]) -> Points:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class Probe:
     """A score as a function of one tensor of units, and the rows to measure at."""
 
     score: Scored
@@ -110,7 +110,7 @@ class Case:
     # ---- asking ----
 
     def inputs(self, points: Points, extra: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-        """The inputs of a function of this case at these points."""
+        """The inputs of a function of this probe at these points."""
         held = {n: v.index_select(0, points.row.to(v.device)) if n in self.goes else v for n, v in self.held.items()}
         return {self.name: self.tensor(points.x), **held, **(extra or {})}
 
@@ -128,8 +128,8 @@ class Case:
 def prepare(
     model: Any, inputs: Any, *, baseline: Any, target: Any, wrt: Any, output: Any, seed: int, rows: int, features: int,
     equivalents: Any, chunk: int,
-) -> Case:  # fmt: skip
-    """The case of the user's model and rows."""
+) -> Probe:  # fmt: skip
+    """The probe of the user's model and rows."""
     numbers: list[int] | None = None
     if isinstance(model, Wrapped):
         requests = model.requests(inputs, target, None, True)
@@ -173,7 +173,7 @@ def _sizes(pinned: Subject) -> tuple[int, ...]:
 def _case(
     pinned: Subject, reference: Mapping[str, Tensor], sizes: tuple[int, ...] | None, score: Tensor | None,
     numbers: list[int] | None, features: int, equivalents: Any, chunk: int,
-) -> Case:  # fmt: skip
+) -> Probe:  # fmt: skip
     values = {key: value.detach() for key, value in pinned.values.items()}
     doubled = [key for key in values if key not in pinned.inputs]
     if doubled:
@@ -198,18 +198,18 @@ def _case(
             other = Scored(pinned, name, OTHER)
     equal = tuple(_equivalent(pinned, name, one) for one in equivalents)
     row = torch.arange(len(x), device=x.device)
-    case = Case(
+    probe = Probe(
         function, other, pinned, name, x.shape[1:], kind, Points(x, x0, row), held, frozenset(goes),
         real_units(pinned, key, first.shape) if alone else None, tuple(numbers or pinned.row_numbers), features,
         equal, chunk,
     )  # fmt: skip
-    case = replace(case, rows=Points(case.units(x), case.units(x0), row))
-    if score is not None and not torch.allclose(case.f(case.rows), score[:, 0].double(), rtol=1e-4, atol=1e-5):
+    probe = replace(probe, rows=Points(probe.units(x), probe.units(x0), row))
+    if score is not None and not torch.allclose(probe.f(probe.rows), score[:, 0].double(), rtol=1e-4, atol=1e-5):
         raise ModelError(
             f"The model gives other scores when {key!r} is put in place of its ids' embeddings.\n"
             "  Give the embeddings themselves (inputs_embeds=), or a function of them."
         )
-    return case
+    return probe
 
 
 def _equivalent(pinned: Subject, name: str, model: Any) -> Scored:

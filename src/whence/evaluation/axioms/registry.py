@@ -46,8 +46,8 @@ def witness(ask: Asker, points: Points, at: int, said: str, unit: Tensor | None 
     place = None if unit is None else int(unit[at])
     if x.numel() > _SHOWN and place is not None:
         x, x0 = x[place], x0[place]
-    row = ask.case.numbers[int(points.row[at])]
-    return Witness(row, None if place is None else ask.case.place(place), _numbers(x), _numbers(x0), said)
+    row = ask.probe.numbers[int(points.row[at])]
+    return Witness(row, None if place is None else ask.probe.place(place), _numbers(x), _numbers(x0), said)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from whence.evaluation.axioms.asker import Asker, NotMeasured
 from whence.evaluation.axioms.functions import Deaf, Idle
-from whence.evaluation.axioms.points import Case, Points, together
+from whence.evaluation.axioms.points import Points, Probe, together
 from whence.evaluation.axioms.registry import axiom, share, size, worst
 from whence.evaluation.axioms.table import Finding
 
@@ -22,8 +22,8 @@ def sensitivity_a(ask: Asker) -> Finding:
 
     The number is the largest change of the score, as a share of the largest seen, whose feature got 0.
     """
-    points, unit = one_apart(ask.case)
-    after, before = ask.case.f(points), ask.case.f(ask.case.at_baseline(points))
+    points, unit = one_apart(ask.probe)
+    after, before = ask.probe.f(points), ask.probe.f(ask.probe.at_baseline(points))
     change = (after - before).abs()
     matters = change > _CHANGE * torch.maximum(after.abs(), before.abs()).amax()
     if not bool(matters.any()):
@@ -38,12 +38,12 @@ def sensitivity_a(ask: Asker) -> Finding:
     )  # fmt: skip
 
 
-def one_apart(case: Case) -> tuple[Points, Tensor]:
+def one_apart(probe: Probe) -> tuple[Points, Tensor]:
     """Inputs that differ from their baselines in one unit: one unit of x set into x', and one of x' into x."""
     found, units = [], []
-    for row in range(len(case.rows)):
-        x, x0 = case.rows.x[row], case.rows.baseline[row]
-        for unit in case.chosen(row):
+    for row in range(len(probe.rows)):
+        x, x0 = probe.rows.x[row], probe.rows.baseline[row]
+        for unit in probe.chosen(row):
             if torch.equal(x[unit], x0[unit]):
                 continue
             near, far = x0.clone(), x.clone()
@@ -53,7 +53,7 @@ def one_apart(case: Case) -> tuple[Points, Tensor]:
             units += [unit, unit]
     if not found:
         raise NotMeasured("the input is the baseline")
-    return together(found), torch.tensor(units, device=case.rows.x.device)
+    return together(found), torch.tensor(units, device=probe.rows.x.device)
 
 
 @axiom("sensitivity_b", order=10, short="sensitivity b", paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365")
@@ -75,10 +75,10 @@ def sensitivity_b_cancelling(ask: Asker) -> Finding:
 
 
 def _idle(ask: Asker, how: str) -> Finding:
-    points, draw = ask.case.rows, torch.Generator().manual_seed(ask.seed)
+    points, draw = ask.probe.rows, torch.Generator().manual_seed(ask.seed)
     size_of = torch.randn(3, generator=draw, dtype=torch.float64, device="cpu").abs().add(0.5)
     idle = size_of.to(points.x).expand(len(points), 3)
-    answer = ask(points, Idle(ask.case.score, how), idle=idle.contiguous())
+    answer = ask(points, Idle(ask.probe.score, how), idle=idle.contiguous())
     assert answer.idle is not None
     got = size(answer.idle)
     return worst(
@@ -89,18 +89,18 @@ def _idle(ask: Asker, how: str) -> Finding:
 
 def _deaf(ask: Asker) -> list[Finding]:
     """Features of the model's own that it is kept from hearing."""
-    points = ask.case.rows
+    points = ask.probe.rows
     if ask.rows().phi.shape[1] != points.x.shape[1]:
         return []  # its values are of patches or positions
-    units = ask.case.chosen(0)
+    units = ask.probe.chosen(0)
     return [_unheard(ask, unit) for unit in sorted({units[0], units[len(units) // 2]})]
 
 
 def _unheard(ask: Asker, unit: int) -> Finding:
-    points = ask.case.rows
+    points = ask.probe.rows
     heard = torch.ones_like(points.x[:1])
     heard[:, unit] = 0
-    answer = ask.aligned(ask(points, Deaf(ask.case.score, ask.case.name, ask.case.tensor(heard))))
+    answer = ask.aligned(ask(points, Deaf(ask.probe.score, ask.probe.name, ask.probe.tensor(heard))))
     got = answer.phi[:, unit].abs().amax(1)
     return worst(
         ask, share(got, size(answer.phi)), points, lambda p: f"a feature multiplied by 0 gets {got[p]:.3g}",
@@ -110,10 +110,10 @@ def _unheard(ask: Asker, unit: int) -> Finding:
 
 def _own(ask: Asker) -> list[Finding]:
     """The model's own features without effect."""
-    idle = ask.case.once("independent", lambda: independent(ask.case, ask.seed))
+    idle = ask.probe.once("independent", lambda: independent(ask.probe, ask.seed))
     if not idle:
         return []
-    points = ask.case.rows
+    points = ask.probe.rows
     answer = ask.aligned(ask.rows())
     got = answer.phi.abs().amax(2)  # (points, units)
     unit = torch.tensor(idle, device=got.device)[got[:, idle].argmax(1)]
@@ -122,13 +122,13 @@ def _own(ask: Asker) -> list[Finding]:
     return [worst(ask, share(own, size(answer.phi)), points, lambda p: f"{said} {own[p]:.3g}", unit=unit)]
 
 
-def independent(case: Case, seed: int) -> list[int]:
+def independent(probe: Probe, seed: int) -> list[int]:
     """Units whose value never changed the score, by random values in random surroundings: no gradient is asked."""
-    if case.real is not None:
+    if probe.real is not None:
         return []
-    rows, draw = case.rows, torch.Generator().manual_seed(seed)
+    rows, draw = probe.rows, torch.Generator().manual_seed(seed)
     spread = torch.maximum(rows.x.abs(), rows.baseline.abs()).amax() * 2 + 1
-    units = sorted({unit for row in range(len(rows)) for unit in case.chosen(row)})
+    units = sorted({unit for row in range(len(rows)) for unit in probe.chosen(row)})
     found = []
     for unit in units:
         shape = (_DRAWS, *rows.x.shape[1:])
@@ -138,7 +138,7 @@ def independent(case: Case, seed: int) -> list[int]:
         first = rows.x[at] + noise * (draws % 2).view(-1, 1, 1).to(noise)  # half in the user's own rows
         second = first.clone()
         second[:, unit] = noise[:, unit].roll(1, 0) + rows.x[at, unit]
-        one, two = (case.f(Points(x, x, at)) for x in (first, second))
+        one, two = (probe.f(Points(x, x, at)) for x in (first, second))
         if torch.equal(one, two):
             found.append(unit)
     return found

@@ -20,8 +20,8 @@ def completeness(ask: Asker) -> Finding:
 
     The number is the gap, |Σφ − Δf| / max(|Δf|, 0.1·max(|f(x)|, |f(x')|)).
     """
-    points = ask.case.rows
-    after, before = ask.case.f(points), ask.case.f(ask.case.at_baseline(points))
+    points = ask.probe.rows
+    after, before = ask.probe.f(points), ask.probe.f(ask.probe.at_baseline(points))
     change, total = after - before, ask.rows().sum
     violation = share((total - change).abs(), score_scale(after, before))
     return worst(ask, violation, points, lambda p: f"the sum is {total[p]:.4g}, the score moves by {change[p]:.4g}")
@@ -40,12 +40,12 @@ def linearity_negative(ask: Asker) -> Finding:
 
 
 def _combined(ask: Asker, coefficients: tuple[tuple[float, float], ...]) -> Finding:
-    case, points = ask.case, ask.case.rows
-    g: nn.Module = case.other or Other(case.name, case.tensor(points.x), ask.seed)
+    probe, points = ask.probe, ask.probe.rows
+    g: nn.Module = probe.other or Other(probe.name, probe.tensor(points.x), ask.seed)
     one, two = ask.rows().phi, ask(points, g).phi
     found = []
     for a, b in coefficients:
-        whole = ask(points, Sum(case.score, g, a, b)).phi
+        whole = ask(points, Sum(probe.score, g, a, b)).phi
         apart, scale = size(whole - (a * one + b * two)), size(a * one) + size(b * two)
         violation = share(apart, torch.maximum(scale, size(whole)))
         said = f"φ({a:g}·f {b:+g}·g) is off by"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from whence.evaluation.axioms.asker import Asker, NotMeasured
 from whence.evaluation.axioms.functions import ORDER, Symmetric
-from whence.evaluation.axioms.points import Case, Points, together
+from whence.evaluation.axioms.points import Points, Probe, together
 from whence.evaluation.axioms.registry import axiom, share, size, worst
 from whence.evaluation.axioms.table import Finding
 
@@ -23,26 +23,26 @@ def symmetry(ask: Asker) -> Finding:
     Where the model is not symmetric by itself, f(x) + f(x with both swapped) is. The number is the difference, as a
     share of the row's largest attribution.
     """
-    points, first, second, order = pairs(ask.case)
-    function, note = symmetrised(ask.case, order, points, ask.seed)
+    points, first, second, order = pairs(ask.probe)
+    function, note = symmetrised(ask.probe, order, points, ask.seed)
     extra = {ORDER: order}
     answer = ask.aligned(ask(points, function, extra))
     one, two = answer.of(first), answer.of(second)
     apart = (one - two).abs().amax(1)
     return worst(
         ask, share(apart, size(answer.phi)), points,
-        lambda p: f"units {ask.case.place(int(first[p]))} and {ask.case.place(int(second[p]))} "
+        lambda p: f"units {ask.probe.place(int(first[p]))} and {ask.probe.place(int(second[p]))} "
         f"get {_told(one[p])} and {_told(two[p])}",
         note=note,
     )  # fmt: skip
 
 
-def pairs(case: Case) -> tuple[Points, Tensor, Tensor, Tensor]:
+def pairs(probe: Probe) -> tuple[Points, Tensor, Tensor, Tensor]:
     """Rows in which two units are made equal, these units, and the order that swaps them."""
     found, ends = [], []
-    for row in range(len(case.rows)):
-        chosen = case.chosen(row)
-        x, x0 = case.rows.x[row], case.rows.baseline[row]
+    for row in range(len(probe.rows)):
+        chosen = probe.chosen(row)
+        x, x0 = probe.rows.x[row], probe.rows.baseline[row]
         for i, j in list(pairwise(chosen))[:_PAIRS]:
             same, same0 = x.clone(), x0.clone()
             same[j], same0[j] = x[i], x0[i]
@@ -52,22 +52,22 @@ def pairs(case: Case) -> tuple[Points, Tensor, Tensor, Tensor]:
         raise NotMeasured("there is one feature only")
     points = together(found)
     first, second = torch.tensor(ends, device=points.x.device).unbind(1)
-    order = torch.arange(case.rows.x.shape[1], device=points.x.device).repeat(len(points), 1)
+    order = torch.arange(probe.rows.x.shape[1], device=points.x.device).repeat(len(points), 1)
     at = torch.arange(len(points), device=points.x.device)
     order[at, first], order[at, second] = second, first
     return points, first, second, order
 
 
-def symmetrised(case: Case, order: Tensor, points: Points, seed: int) -> tuple[nn.Module, str]:
+def symmetrised(probe: Probe, order: Tensor, points: Points, seed: int) -> tuple[nn.Module, str]:
     """The score, if swapping changes it nowhere that was tried; else the sum over both orders."""
     draw = torch.Generator().manual_seed(seed)
     noise = torch.randn(points.x.shape, generator=draw, dtype=torch.float64, device="cpu").to(points.x)
     moved = Points(points.x + noise, points.baseline, points.row)
     swapped = Points(moved.x.gather(1, order[..., None].expand_as(moved.x)), points.baseline, points.row)
-    one, two = case.f(moved), case.f(swapped)
+    one, two = probe.f(moved), probe.f(swapped)
     if bool(((one - two).abs() <= 1e-9 * one.abs().amax()).all()):
-        return case.score, "the model is symmetric by itself"
-    return Symmetric(case.score, case.name, case.swapped), "of f(x) + f(x with both swapped)"
+        return probe.score, "the model is symmetric by itself"
+    return Symmetric(probe.score, probe.name, probe.swapped), "of f(x) + f(x with both swapped)"
 
 
 def _told(values: Tensor) -> str:

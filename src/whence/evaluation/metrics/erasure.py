@@ -32,7 +32,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     if len(positions) < 2:
         return Result(float("nan"))
     (weights,) = yield [Attended(layers, heads)]
-    first = int(view.order(among=view.case.real)[0])
+    first = int(view.order(among=view.example.real)[0])
     others = positions[positions != first]
     other = int(others[torch.randint(len(others), (), generator=view.generator(3), device="cpu")])
     p, q_first, q_other = yield [_erase(view, units, layers, heads) for units in ([], [first], [other])]
@@ -59,7 +59,7 @@ def erasure_set(
     if len(positions) < 2:
         return Result(float("nan"))
     (weights,) = yield [Attended(layers, heads)]
-    order = view.order(among=view.case.real)
+    order = view.order(among=view.example.real)
     answers = yield [_erase(view, order[:k].tolist(), layers, heads) for k in range(len(order) + 1)]
     needed = next((k for k, q in enumerate(answers) if decision(q) != decision(answers[0])), None)
     if needed is None:
@@ -89,7 +89,7 @@ def js(p: Tensor, q: Tensor) -> float:
 
 
 def _positions(view: View) -> Tensor:
-    return view.case.real.nonzero().flatten()
+    return view.example.real.nonzero().flatten()
 
 
 def _erase(view: View, units: list[int], layers: Any, heads: Any) -> Erased:

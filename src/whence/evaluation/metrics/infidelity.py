@@ -40,7 +40,7 @@ def infidelity(
 
 
 def _subsets(view: View, samples: int, how: Any, output: str) -> Any:
-    free, generator = view.case.free.nonzero().flatten(), view.generator(1)
+    free, generator = view.example.free.nonzero().flatten(), view.generator(1)
     subsets = [free[torch.rand(len(free), generator=generator, device="cpu") < 0.5] for _ in range(samples)]
     asked = [view.without(free[:0], how), *(view.without(units, how) for units in subsets)]
     whole, *without = values(view, (yield asked), output)
@@ -49,9 +49,9 @@ def _subsets(view: View, samples: int, how: Any, output: str) -> Any:
 
 
 def _noises(view: View, samples: int, noise: float, output: str) -> Any:
-    if view.case.ids:
+    if view.example.ids:
         raise InputError('infidelity: kind="noise" is for numbers, but the rows are token ids.\n  Use kind="subset".')
-    generator, x = view.generator(1), view.case.x
+    generator, x = view.generator(1), view.example.x
     draws = [
         noise * torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu") for _ in range(samples)
     ]

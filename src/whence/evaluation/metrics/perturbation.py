@@ -28,9 +28,11 @@ def perturbation_negative(view: View, *, operator: Any = None, absolute: bool = 
 
 def _curve(view: View, least: bool, operator: Any, absolute: bool) -> Asking:
     classes = len(both_classes(view.logits))
-    if view.case.label is None or not 0 <= view.case.label < classes:
-        raise InputError(f"The label is {view.case.label}, but the model has {classes} classes.\n  Give one of them.")
+    if view.example.label is None or not 0 <= view.example.label < classes:
+        raise InputError(
+            f"The label is {view.example.label}, but the model has {classes} classes.\n  Give one of them."
+        )
     order = view.order(absolute=absolute, least=least)
     answers = yield [view.without(order[: count(view, share, "floor")], operator) for share in _SHARES]
-    right = [float(decision(logits) == view.case.label) for logits in answers]
+    right = [float(decision(logits) == view.example.label) for logits in answers]
     return Result(100 * trapezoid(right, _SHARES), {"base accuracy": right[0]}, (_SHARES, right))

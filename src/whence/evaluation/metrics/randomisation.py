@@ -21,13 +21,13 @@ def model_randomisation(
 
     It should fall towards 0. `absolute` ranks |φ|; the correlation of signed φ is told beside it.
     """
-    root = view.case.root
+    root = view.example.root
     count = stages if root is None else len(stages_of(root, stages))
     answers = yield [Randomised(stage, stages, order == "independent") for stage in range(count)]
-    here = view.scores[view.case.free]
+    here = view.scores[view.example.free]
     both = {
         name: [spearman(*(pair if name == "signed" else (pair[0].abs(), pair[1].abs()))) for pair in
-               ((scores[view.case.free], here) for scores in answers)]
+               ((scores[view.example.free], here) for scores in answers)]
         for name in ("absolute", "signed")
     }  # fmt: skip
     chosen = both["absolute" if absolute else "signed"]

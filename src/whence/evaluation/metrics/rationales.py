@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError
-from whence.evaluation.examples import Case
+from whence.evaluation.examples import Example
 from whence.evaluation.metrics import metric
 from whence.evaluation.requests import Result, View
 from whence.util.checks import not_allowed
@@ -48,12 +48,12 @@ def f1(hits: float, found: int, gold: int) -> float:
 
 def words(view: View) -> tuple[Tensor, Tensor]:
     """The score of each word, the highest of its tokens', and whether it is marked."""
-    case = view.case
-    units = case.free.nonzero().flatten().tolist()
-    numbers, segments = case.told.get("words"), case.told.get("segments")
+    example = view.example
+    units = example.free.nonzero().flatten().tolist()
+    numbers, segments = example.told.get("words"), example.told.get("segments")
     named = [(segments[u], numbers[u]) if numbers and segments else u for u in units]
     places = {name: i for i, name in enumerate(dict.fromkeys(named))}
-    marked = _marked(case, units)
+    marked = _marked(example, units)
     scores = torch.full((len(places),), float("-inf"), dtype=torch.float64, device="cpu")
     gold = torch.zeros(len(places), dtype=torch.bool, device="cpu")
     for name, unit, is_gold in zip(named, units, marked, strict=True):
@@ -62,28 +62,28 @@ def words(view: View) -> tuple[Tensor, Tensor]:
     return scores, gold
 
 
-def _marked(case: Case, units: Sequence[int]) -> list[bool]:
+def _marked(example: Example, units: Sequence[int]) -> list[bool]:
     """Whether each of these tokens is marked: by characters' spans, or by one entry per token."""
-    given = case.rationale
-    spans = case.told.get("spans")
-    segments = case.told.get("segments") or [0] * len(case.free)
+    given = example.rationale
+    spans = example.told.get("spans")
+    segments = example.told.get("segments") or [0] * len(example.free)
     if isinstance(given, list | tuple) and spans and all(isinstance(item, list | tuple) for item in given):
         pair = len({segments[u] for u in units}) > 1
         if any(len(item) != (3 if pair else 2) for item in given):
             form = "(text, start, end), the text being 0 or 1" if pair else "(start, end)"
-            raise InputError(f"The rationale of row {case.place} is {given!r}.\n  Give spans of characters {form}.")
+            raise InputError(f"The rationale of row {example.place} is {given!r}.\n  Give spans of characters {form}.")
         marks = [tuple(item) if pair else (segments[units[0]], *item) for item in given]
         return [
             any(segments[u] == text and spans[u][0] < end and start < spans[u][1] for text, start, end in marks)
             for u in units
         ]
     whole = torch.as_tensor(given, device="cpu").flatten()
-    if len(whole) == len(case.free):
+    if len(whole) == len(example.free):
         return [bool(whole[u]) for u in units]
     if len(whole) == len(units):
         return [bool(mark) for mark in whole]
     raise InputError(
-        f"The rationale of row {case.place} has {len(whole)} entries, but the row has {len(case.free)} tokens.\n"
+        f"The rationale of row {example.place} has {len(whole)} entries, but the row has {len(example.free)} tokens.\n"
         "  Give (start, end) spans of characters, or one mark per token."
     )
 

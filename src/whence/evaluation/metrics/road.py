@@ -32,7 +32,7 @@ def road_lerf(
 
 
 def _curve(view: View, least: bool, k: Any, noise: float, output: str, absolute: bool) -> Asking:
-    if not view.case.image:
+    if not view.example.image:
         raise InputError("ROAD imputes pixels, but the rows are not images.\n  Leave it out.")
     shares = percents(k, "road")
     order = view.order(absolute=absolute, least=least)

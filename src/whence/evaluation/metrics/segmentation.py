@@ -58,15 +58,15 @@ def _iou(sums: dict[str, float]) -> float:
 
 def on_mask(view: View, ignore: int) -> tuple[Tensor, Tensor, Tensor]:
     """The map in the mask's size, the object's pixels, and which pixels are labelled: (height, width) each."""
-    case, mask = view.case, view.case.mask
+    example, mask = view.example, view.example.mask
     assert mask is not None
-    scores = view.scores.view(1, 1, *case.shape)
-    if tuple(mask.shape) != case.shape:
-        bent = abs(mask.shape[0] / mask.shape[1] - case.shape[0] / case.shape[1]) > 0.02
-        if bent or case.cropped:
-            why = "of which the model sees only a part" if case.cropped else "with another aspect ratio"
+    scores = view.scores.view(1, 1, *example.shape)
+    if tuple(mask.shape) != example.shape:
+        bent = abs(mask.shape[0] / mask.shape[1] - example.shape[0] / example.shape[1]) > 0.02
+        if bent or example.cropped:
+            why = "of which the model sees only a part" if example.cropped else "with another aspect ratio"
             raise InputError(
-                f"The mask has shape {tuple(mask.shape)}, but the image has shape {case.shape}, {why}.\n"
+                f"The mask has shape {tuple(mask.shape)}, but the image has shape {example.shape}, {why}.\n"
                 "  Give the mask of the image as the model sees it."
             )
         scores = torch.nn.functional.interpolate(scores, tuple(mask.shape), mode="bilinear", align_corners=False)

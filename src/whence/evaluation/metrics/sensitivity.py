@@ -18,9 +18,9 @@ def sensitivity_max(
     samples: Annotated[int, Bounds(low=1)] = 10,
 ) -> Asking:  # fmt: skip
     """max ‖φ(x+δ) − φ(x)‖₂ / ‖φ(x)‖₂ over random δ with |δ| ≤ radius everywhere."""
-    if view.case.ids:
+    if view.example.ids:
         raise InputError("sensitivity_max perturbs numbers, but the rows are token ids.\n  Leave it out.")
-    x, generator = view.case.x, view.generator(2)
+    x, generator = view.example.x, view.generator(2)
     draws = [
         radius * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
         for _ in range(samples)

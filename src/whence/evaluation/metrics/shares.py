@@ -18,7 +18,7 @@ _ROUNDED = {"ceil": math.ceil, "floor": math.floor, "nearest": lambda number: ma
 
 def count(view: View, share: float, rounding: Rounding) -> int:
     """How many of the removable units a share of them is."""
-    whole = int(view.case.free.sum())
+    whole = int(view.example.free.sum())
     return min(whole, _ROUNDED[rounding](round(share * whole, 9)))
 
 
