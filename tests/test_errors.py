@@ -70,7 +70,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ("target too large", {"target": 4}, whence.TargetError, r"target 4 of row 0 is out of range.*\(0 to 3\)"),
     ("target negative", {"target": -1}, whence.TargetError, "target -1 of row 0 is out of range"),
     ("target of one row", {"target": [0, 1, 9]}, whence.TargetError, "target 9 of row 2"),
-    ("too few targets", {"target": [0, 1]}, whence.TargetError, "has 2 entries, and there are 3 rows"),
+    ("too few targets", {"target": [0, 1]}, whence.TargetError, "has 2 entries, but there are 3 rows"),
     ("target 3-D", {"target": torch.zeros(3, 1, 1).long()}, whence.TargetError, r"shape \(3, 1, 1\)"),
     ("target float", {"target": 1.5}, whence.TargetError, "whole numbers"),
     ("target bool", {"target": True}, whence.TargetError, "whole numbers"),
@@ -81,7 +81,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
         "no single prediction",
         {"model": lambda x: DENSE(MLP(x))},
         whence.TargetError,
-        "no one predicted class",
+        "no single predicted class",
     ),
     (
         "int into dense",
@@ -89,7 +89,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
         whence.TargetError,
         "needs 2 indices",
     ),
-    ("function gives a number", {"target": lambda y: 1.0}, whence.TargetError, "gave float"),
+    ("function gives a number", {"target": lambda y: 1.0}, whence.TargetError, "returned float"),
     ("function gives a matrix", {"target": lambda y: y}, whence.TargetError, r"shape \(3, 4\) for 3 rows"),
     # baselines
     (

@@ -27,7 +27,7 @@ from whence.errors import (
     WhenceError,
 )
 from whence.rules.reveal_cancel import Parts, parts_of
-from whence.subject import chance, targets
+from whence.subject import chance, logits, targets
 from whence.subject.checks import check_pass, independent
 from whence.subject.masks import last_real, padding_mask
 
@@ -143,7 +143,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
         if chance.drawn_since(random):
             chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
         facts.score, facts.index = score.detach(), index
-        if not callable(subject.target) and (taken := targets.choice(output)) is not None:
+        if not callable(subject.target) and (taken := logits.scores_from(output)) is not None:
             subject.record.overall["scores_from"] = taken
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
             there = held.detach()
@@ -209,7 +209,7 @@ def _scored(subject: Subject, output: Any) -> Tensor:
             raise
         raise TargetError(
             f"The target function raised {type(error).__name__}: {error}\n"
-            f"  It gets the model's output ({targets.described(output)}) and must give one score per row."
+            f"  It gets the model's output ({logits.describe(output)}) and must give one score per row."
         ) from error
 
 

@@ -17,7 +17,7 @@ from whence.errors import NoAttention, ParameterError
 from whence.evaluation.answers.logits import ROWS, TOKENS, checked
 from whence.evaluation.examples import together
 from whence.evaluation.requests import Attended, Erased, View
-from whence.subject.targets import find_logits
+from whence.subject.logits import find_logits
 
 _WRITTEN_OUT = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 

@@ -16,7 +16,7 @@ from whence.errors import ModelError
 from whence.evaluation.examples import Example, called
 from whence.evaluation.removal import check, replaced, rewritten
 from whence.evaluation.requests import Copy, Moved, View
-from whence.subject.targets import find_logits
+from whence.subject.logits import find_logits
 
 TOKENS, ROWS, _NUMBERS = 8192, 128, 1 << 20  # in one pass, by default
 _AT_ONCE = 1 << 24  # numbers or ids of copies that are held at the same time

@@ -17,8 +17,9 @@ from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.evaluation.axioms.functions import OTHER, TARGET, Scored
 from whence.subject import Subject, baselines
+from whence.subject.logits import find_logits
 from whence.subject.masks import has_tokens, real_units
-from whence.subject.targets import find_logits, read_target, several
+from whence.subject.targets import read_target, several
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.adapters.wrapped import Wrapped
-from whence.subject.targets import find_logits
+from whence.subject.logits import find_logits
 from whence.util.progress import steps
 
 
