@@ -199,7 +199,8 @@ def test_a_method_that_needs_attention_says_that_there_is_none(monkeypatch: pyte
     """The check is the front door's; the methods that need it register the fact."""
     registry: Registry[Any] = Registry("method")
     registry.register("reader", needs="attention")(lambda subject: subject.run().pull())
-    monkeypatch.setattr("whence.api.methods", registry)
+    for module in ("whence.api", "whence.adapters.options", "whence.methods"):
+        monkeypatch.setattr(f"{module}.methods", registry)
     with pytest.raises(whence.NoAttention, match="reader reads attention, and this model has none"):
         whence.explain(MLP, X, method="reader")
     for name in ("multihead", "vit_sdpa", "vit_eager", "bert_eager"):

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-from torch import Tensor
-
-from whence.adapters import arrays
 from whence.adapters.collect import collect
+from whence.adapters.options import Options, check_options, named_rules, seeds_of, subject_of
 from whence.adapters.reachable import modules_behind
 from whence.adapters.requests import Request
-from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.flow import suspended
-from whence.engine.ops import known_names
 from whence.engine.scope import scope
-from whence.errors import (
-    BaselineError,
-    DivergedError,
-    MethodError,
-    ParameterError,
-    RuleError,
-    did_you_mean,
-    gathered,
-    shown,
-)
+from whence.errors import DivergedError, ParameterError, gathered, shown
 from whence.methods import answer_of, methods, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
@@ -39,17 +25,17 @@ from whence.results.assemble import Part, join
 from whence.results.attribution import Attribution, told
 from whence.results.caveats import doubt
 from whence.results.comparison import Comparison
+from whence.results.features import with_feature_names
 from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
-from whence.subject import Record, Subject, at_baseline, baselines
+from whence.subject import Record, Subject, at_baseline
 from whence.subject.record import row_entries
-from whence.subject.targets import Output, read_target, several
-from whence.util.checks import check_choice, check_count, is_whole, not_allowed
+from whence.subject.targets import Output, several
 from whence.util.progress import steps
 from whence.util.terminal import say
 
 _log = logging.getLogger("whence")
-_OUTPUTS = ("logit", "probability", "log_probability")
+_TRACED = {field.name for field in fields(Options)} - {"method", "params", "rules", "keep", "channels"}
 
 
 def explain(
@@ -74,7 +60,7 @@ def explain(
 ) -> Attribution:
     """Attribute the model's score for each row of the inputs to those inputs.
 
-    `method` is a name or a usual alias; None takes one by what the model is made of (`choosing.DEFAULTS`), and
+    `method` is a name or a usual alias; None takes one by what the model is made of (`methods.defaults.DEFAULTS`), and
     `receipt["method_chosen"]` says why. `names` are the features' names; a DataFrame's columns are its own.
 
     >>> import torch, whence
@@ -82,113 +68,76 @@ def explain(
     >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
     torch.Size([1, 3])
     """
-    rules, params = _named_rules(rules, params)
-    options: dict[str, Any] = {
-        "at": at, "wrt": wrt, "output": output, "rules": rules, "unruled": unruled, "keep": keep,
-        "batch_size": batch_size, "channels": channels, "names": names,
-    }  # fmt: skip
-    given = {"target": target, "baseline": baseline, "seed": seed}
-    if method is None:
-        return _by_default(model, inputs, given, {**options, "progress": progress, **params})
-    name, preset = methods.resolve(method)
-    options, params = {**options, "method": name}, {**preset, **params}
-    with gathered() as said:
-        if isinstance(model, Wrapped):
-            found = _of_wrapped(model, inputs, progress, given, params, options)
-        else:
-            found = _of_tensors(model, inputs, progress=progress, **given, **options, **params)
-        doubt(found, methods[method].facts, own=bool(rules))
-    return told(found, said)
+    rules, params = named_rules(rules, params)
+    options = Options(
+        method, target, baseline, at, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
+        params,
+    )  # fmt: skip
+    return _by_default(model, inputs, options) if method is None else _explained(model, inputs, options.by(method))
 
 
-def _by_default(model: Any, inputs: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Attribution:
-    """The documented method for this kind of model; where it cannot follow the model's branches, the one that can."""
-    how = {name: options[name] for name in ("at", "wrt", "output")}
-    target = given["target"]
-    request = model.requests(inputs, target, options["batch_size"], bool(options["keep"]))[0] if isinstance(
-        model, Wrapped
-    ) else Request(model, inputs, target, [0])  # fmt: skip
+def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
+    """The default method for this kind of model; where it cannot follow the model's branches, the one that can."""
+    request = Request(model, inputs, options.target, [0])
+    if isinstance(model, Wrapped):
+        request = model.requests(inputs, options.target, options.batch_size, bool(options.keep))[0]
+    probe = Options("gradient", request.target, at=options.at, wrt=options.wrt, output=options.output)
     with gathered(), suspended():
-        subject = _subject(request.model, request.inputs, method="gradient", target=request.target, **how)
+        subject = subject_of(request.model, request.inputs, probe)
         with scope(subject.root, *modules_behind(subject.target).values()):
-            method, why = default(subject)
+            method, reason = default(subject)
     try:
-        found = explain(model, inputs, method=method, **given, **options)
+        found = _explained(model, inputs, options.by(method))
     except DivergedError:
         if method == OTHERWISE:
             raise
-        why = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
-        found = explain(model, inputs, method=OTHERWISE, **given, **options)
-    _log.info("whence: %s was chosen: %s", found.method, why)
-    return replace(found, receipt={**found.receipt, "method_chosen": f"{found.method}: {why}"})
+        reason = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
+        found = _explained(model, inputs, options.by(OTHERWISE))
+    _log.info("whence: %s was chosen: %s", found.method, reason)
+    return replace(found, receipt={**found.receipt, "method_chosen": f"{found.method}: {reason}"})
 
 
-def _of_wrapped(
-    model: Wrapped, inputs: Any, progress: bool | None, given: Mapping[str, Any], params: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Attribution:  # fmt: skip
+def _explained(model: Any, inputs: Any, options: Options) -> Attribution:
+    """The answer of a method that is named, with what a reader should know about it."""
+    with gathered() as warnings:
+        of = _of_wrapped if isinstance(model, Wrapped) else _of_tensors
+        found = of(model, inputs, options)
+        doubt(found, options.facts, own=bool(options.rules))
+    found = replace(found, receipt={"model": _name(model), **found.receipt})
+    return told(found, warnings)
+
+
+def _of_wrapped(model: Wrapped, inputs: Any, options: Options) -> Attribution:
     """What a wrapped model's rows become: requests, each explained in tensors, and their answers collected."""
-    method, output, target = options["method"], options["output"], given["target"]
-    _check_options(methods[method].facts, output, options["rules"], options["unruled"], options["batch_size"], method)
-    if output != "logit" and not model.exclusive and not callable(target):
-        raise ParameterError(
-            f"output={output!r} is a softmax, and a row of this model may have several labels.\n"
-            "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
-        )
-    requests = model.requests(inputs, target, options["batch_size"], bool(options["keep"]))
-    seeds = _seeds(given["seed"], requests[0].total)
+    check_options(options)
+    model.check_output(options.output, options.target)
+    requests = model.requests(inputs, options.target, options.batch_size, bool(options.keep))
+    seeds = seeds_of(options.seed, requests[0].total)
 
     def answer(r: Request) -> Attribution:
-        own = {"target": r.target, "baseline": r.baseline(given["baseline"]), "seed": r.seeds(seeds)}
+        own = {"target": r.target, "baseline": r.baseline(options.baseline), "seed": r.seeds(seeds)}
         with r.row_numbers():
-            return _of_tensors(r.model, r.inputs, progress=False, **own, **r.params(params), **options)
+            return _of_tensors(
+                r.model, r.inputs, replace(options, **own, params=r.params(options.params), progress=False)
+            )
 
-    answers = (answer(request) for request in steps(requests, progress, repr(model)))
-    found = _named(collect(model, requests, answers, options["wrt"]), model.name or _name(model.model))
-    return found if model.exclusive else _several_labels(found)
+    answers = (answer(request) for request in steps(requests, options.progress, repr(model)))
+    return collect(model, requests, answers, options.wrt)
 
 
-def _of_tensors(
-    model: Any, inputs: Any, *, method: str, keep: Sequence[str], channels: str | None, progress: bool | None,
-    target: Any, baseline: Any, at: Any, wrt: Any, output: Any, rules: Any, unruled: Any, batch_size: Any, seed: Any,
-    names: Any, **params: Any,
-) -> Attribution:  # fmt: skip
+def _of_tensors(model: Any, inputs: Any, options: Options) -> Attribution:
+    """The subject, the method's answer for each part of its rows, and one Attribution of all."""
+    method = methods[options.name]
     with suspended():
-        params = methods[method].check(params)
-        wanted = check(keep)
-        subject = _subject(
-            model, inputs, method=method, target=target, baseline=baseline, at=at, wrt=wrt, output=output, rules=rules,
-            unruled=unruled, batch_size=batch_size, seed=seed, progress=progress, feature_names=names,
-        )  # fmt: skip
-        with scope(subject.root, *modules_behind(target).values()):
-            rows = list(subject.split(subject.batch_size))
-            parts = [done for part in steps(rows, progress, method) for done in _answers(part, params, wanted)]
-        complete = methods[method].facts.get("complete", False)
-        per_token = "l2" if sensitivity(method, params) else "sum"
-        found = join(subject, parts, several(target), params, channels, per_token, complete)
-        return _named(_with_names(found, subject), _name(model))
-
-
-def _with_names(found: Attribution, subject: Subject) -> Attribution:
-    """The features' names as the units of the inputs that have some, where values are one per feature."""
-    known = {} if subject.at is not None else subject.feature_names
-    values = (
-        found.values if isinstance(found.values, Mapping) else dict(zip(subject.roles, _listed(found), strict=False))
-    )
-    units = {
-        name: [list(known[name])] * len(found)
-        for name, value in values.items()
-        if name in known and value.dim() == 2 + found.several and value.shape[-1] == len(known[name])
-    }
-    if not units:
-        return found
-    alone = isinstance(found.values, Tensor)
-    told = {**found.receipt, "names": list(units)}
-    return replace(found, units=next(iter(units.values())) if alone else units, receipt=told)  # type: ignore[arg-type]
-
-
-def _listed(found: Attribution) -> tuple[Tensor, ...]:
-    return found.values if isinstance(found.values, tuple) else (found.values,)
+        params, keep = method.check(options.params), check(options.keep)
+        subject = subject_of(model, inputs, options)
+        with scope(subject.root, *modules_behind(options.target).values()):
+            rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
+            parts = [answer for some in rows for answer in _answers(some, params, keep)]
+        per_token = "l2" if sensitivity(method.name, params) else "sum"
+        complete = method.facts.get("complete", False)
+        found = join(subject, parts, several(options.target), params, options.channels, per_token, complete)
+        return with_feature_names(found, subject)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -204,10 +153,10 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
     chosen = given if isinstance(given, Mapping) else dict.fromkeys(given)
     if not chosen or "method" in options:
         raise ParameterError("compare takes its methods as methods=[...], at least one of them.")
-    found = {}
-    for label, (name, params) in zip(labels, chosen.items(), strict=True):
-        found[label] = explain(model, inputs, method=name, **options, **(params or {}))
-    return Comparison(found)
+    return Comparison({
+        label: explain(model, inputs, method=name, **options, **(params or {}))
+        for label, (name, params) in zip(labels, chosen.items(), strict=True)
+    })  # fmt: skip
 
 
 def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:
@@ -218,17 +167,16 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     if isinstance(model, Wrapped):
         first = model.requests(inputs, options.pop("target", None), options.get("batch_size"))[0]
         return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
-    entry = methods[method]
-    method, options = entry.name, {**methods.resolve(method)[1], **options}
-    rules, options = _named_rules(options.pop("rules", None), options)
-    known = set(inspect.signature(_subject).parameters) - {"record", "method"}
-    own = entry.check({key: options.pop(key) for key in list(options) if key not in known})
-    with gathered() as said, suspended():
-        subject = _subject(model, inputs, method=method, record=Record(steps=[]), rules=rules, **options)
+    rules, options = named_rules(options.pop("rules", None), options)
+    asked = {name: options.pop(name) for name in _TRACED if name in options}
+    call = Options(rules=rules, params=options, **asked).by(method)
+    params = methods[method].check(call.params)
+    with gathered() as warnings, suspended():
+        subject = subject_of(model, inputs, call, Record(steps=[]))
         with scope(subject.root, *modules_behind(subject.target).values()):
-            record = _traced(subject, own)
-    found = Trace(method, tuple(record.steps or ()), record.summary())
-    for one in said:
+            record = _traced(subject, params)
+    found = Trace(call.name, tuple(record.steps or ()), record.summary())
+    for one in warnings:
         shown(one)
     if show:
         say(found)
@@ -280,101 +228,8 @@ def _answer_of(subject: Subject, params: Mapping[str, Any]) -> Answer:
     return answer
 
 
-def _subject(
-    model: Any, inputs: Any, *, method: str, target: Any = None, baseline: Any = None, at: Any = None, wrt: Any = None,
-    output: Any = "logit", rules: Any = None, unruled: Any = None, batch_size: Any = None,
-    seed: Any = 0, progress: bool | None = None, record: Record | None = None, feature_names: Any = None,
-) -> Subject:  # fmt: skip
-    """The subject of a call, every option checked."""
-    facts = methods[method].facts
-    _check_options(facts, output, rules, unruled, batch_size, method)
-    if at is not None and not facts.get("at", True):
-        raise MethodError(f"{method} explains inputs only, and at={at!r} names a module.\n  Leave at= out.")
-    subject = adapt(model, inputs, method=method, wrt=wrt, at=at, names=feature_names)
-    baseline = arrays.baseline(baseline, subject.root)
-    subject = replace(
-        subject,
-        target=read_target(target, subject.rows),
-        output=output,
-        seeds=_seeds(seed, subject.rows),
-        batch_size=None if batch_size is None else int(batch_size),
-        progress=progress,
-        rules=rules or {},
-        refuse=unruled == "error",
-        needs_attention=facts.get("needs") == "attention",
-        record=record or Record(),
-    )
-    left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
-    if left:
-        subject.record.overall["left_out"] = left  # labels that came with the batch
-    if facts.get("background"):
-        baseline = baselines.background(baseline)
-    if baseline is None and facts.get("reference"):
-        return replace(subject, baselines=baselines.default(subject, facts))
-    given = baselines.parse(subject, baseline, 0.0 if facts.get("reference") else None)
-    if len(given) > 1 and facts.get("reference") and not facts.get("several"):
-        raise BaselineError(f"{method} takes one baseline, and {len(given)} were given.\n  Explain with each of them.")
-    return replace(subject, baselines=given)
-
-
-def _named(found: Attribution, name: str) -> Attribution:
-    return replace(found, receipt={"model": name, **{key: v for key, v in found.receipt.items() if key != "model"}})
-
-
-def _several_labels(found: Attribution) -> Attribution:
-    """Labels that do not exclude each other have a probability each, not a softmax over all."""
-    scores = {"probability": found.output_value, "baseline_probability": found.baseline_value}
-    told = {
-        name: score.double().sigmoid().tolist()
-        for name, score in scores.items()
-        if name in found.receipt and score is not None and found.receipt.get("output") == "logit"
-    }
-    return replace(found, receipt={**found.receipt, **told})
-
-
 def _name(model: Any) -> str:
-    """A module's class, or a function's own name."""
+    """A module's class, a function's own name, or the name under which a wrapped model was loaded."""
+    if isinstance(model, Wrapped):
+        return model.name or _name(model.model)
     return str(getattr(model, "__name__", type(model).__name__))
-
-
-def _named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """LRP's rules by name are its composite."""
-    if not isinstance(rules, str):
-        return rules, params
-    if "composite" in params:
-        raise ParameterError(
-            f"rules={rules!r} and composite={params['composite']!r} say the same.\n  Give one of them."
-        )
-    return None, {"composite": rules, **params}
-
-
-# ---- checks ----
-
-
-def _seeds(seed: Any, rows: int) -> tuple[int, ...]:
-    given = seed.tolist() if hasattr(seed, "tolist") else seed
-    seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
-    if len(seeds) != rows or not all(map(is_whole, seeds)):
-        raise not_allowed("seed", seed, f"an int, or one int for each of the {rows} rows")
-    return tuple(map(int, seeds))
-
-
-def _check_options(
-    facts: Mapping[str, Any], output: Any, rules: Any, unruled: Any, batch_size: Any, method: str
-) -> None:
-    check_choice("output", output, _OUTPUTS)
-    if unruled not in (None, "error"):
-        raise not_allowed("unruled", unruled, '"error", or leave it out')
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-    if rules and not facts.get("propagates", True):
-        raise ParameterError(f"{method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out.")
-    if rules is not None and not isinstance(rules, Mapping):
-        raise RuleError(
-            f"rules is {type(rules).__name__}.\n  Give a dict from families of ops to functions of (call, m)."
-        )
-    for name, rule in (rules or {}).items():
-        if name != "*" and "::" not in str(name) and name not in known_names():
-            raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(str(name), known_names())}")
-        if not callable(rule):
-            raise RuleError(f"The rule for {name!r} is {rule!r}.\n  Give a function of (call, m): see CONTRIBUTING.md.")

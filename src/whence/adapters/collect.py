@@ -28,7 +28,19 @@ def collect(wrapped: Wrapped, requests: list[Request], answers: Iterable[Attribu
     parts = [_described(wrapped, request, a, wrt) for request, a in zip(requests, answers, strict=True)]
     joined, rows = _joined(parts), [row for request in requests for row in request.rows]
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    return joined if order == list(range(len(rows))) else joined._pick(order)
+    ordered = joined if order == list(range(len(rows))) else joined._pick(order)
+    return ordered if wrapped.exclusive else _with_label_probabilities(ordered)
+
+
+def _with_label_probabilities(found: Attribution) -> Attribution:
+    """Labels that do not exclude each other have a probability each, not a softmax over all."""
+    scores = {"probability": found.output_value, "baseline_probability": found.baseline_value}
+    probabilities = {
+        name: score.double().sigmoid().tolist()
+        for name, score in scores.items()
+        if name in found.receipt and score is not None and found.receipt.get("output") == "logit"
+    }
+    return replace(found, receipt={**found.receipt, **probabilities})
 
 
 def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any) -> Attribution:

@@ -61,6 +61,14 @@ class Wrapped:
         ids = {name: getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "mask")}
         return {name: int(number) for name, number in ids.items() if number is not None}
 
+    def check_output(self, output: str, target: Any) -> None:
+        """Raise where a softmax is asked for, but a row may have several labels."""
+        if output != "logit" and not self.exclusive and not callable(target):
+            raise ParameterError(
+                f"output={output!r} is a softmax, but a row of this model may have several labels.\n"
+                "  Explain the logit, or give target=lambda output: output[:, i].sigmoid()."
+            )
+
     def requests(self, inputs: Any, target: Any, batch_size: int | None = None, whole: bool = False) -> list[Request]:
         """What the rows become: requests of rows of like length, or one of all rows (`whole`)."""
         requests = TASKS[self.task].requests(self, inputs, target, batch_size, whole)

@@ -1,0 +1,129 @@
+"""The options of a call in one record, checked, and the Subject that they make of a model and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from whence.adapters import arrays
+from whence.adapters.tensors import adapt
+from whence.engine.ops import known_names
+from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
+from whence.methods import methods
+from whence.subject import Record, Subject, baselines
+from whence.subject.targets import read_target
+from whence.util.checks import check_choice, check_count, is_whole, not_allowed
+
+_OUTPUTS = ("logit", "probability", "log_probability")
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What a call of `explain` or `trace` asks for, apart from the model and its inputs."""
+
+    method: str | None = None  # None: the default for this kind of model
+    target: Any = None
+    baseline: Any = None
+    at: str | None = None
+    wrt: Any = None
+    output: Any = "logit"
+    rules: Any = None
+    unruled: Any = None
+    keep: Sequence[str] = ()
+    batch_size: Any = None
+    seed: Any = 0
+    progress: bool | None = None
+    channels: str | None = None
+    names: Any = None  # of features
+    params: Mapping[str, Any] = field(default_factory=dict)  # the method's own
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is known of the method."""
+        return methods[self.name].facts
+
+    @property
+    def name(self) -> str:
+        assert self.method is not None
+        return self.method
+
+    def by(self, method: str) -> Options:
+        """The same with a method by its own name; an alias may bring parameters."""
+        name, preset = methods.resolve(method)
+        return replace(self, method=name, params={**preset, **self.params})
+
+
+def named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """LRP's rules by name are its composite."""
+    if not isinstance(rules, str):
+        return rules, params
+    if "composite" in params:
+        raise ParameterError(
+            f"rules={rules!r} and composite={params['composite']!r} mean the same.\n  Give one of them."
+        )
+    return None, {"composite": rules, **params}
+
+
+def subject_of(model: Any, inputs: Any, options: Options, record: Record | None = None) -> Subject:
+    """The subject of a call, every option checked."""
+    method, facts = options.name, options.facts
+    check_options(options)
+    if options.at is not None and not facts.get("at", True):
+        raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
+    subject = adapt(model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names)
+    baseline = arrays.baseline(options.baseline, subject.root)
+    subject = replace(
+        subject,
+        target=read_target(options.target, subject.rows),
+        output=options.output,
+        seeds=seeds_of(options.seed, subject.rows),
+        batch_size=None if options.batch_size is None else int(options.batch_size),
+        progress=options.progress,
+        rules=options.rules or {},
+        refuse=options.unruled == "error",
+        needs_attention=facts.get("needs") == "attention",
+        record=record or Record(),
+    )
+    left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
+    if left:
+        subject.record.overall["left_out"] = left  # labels that came with the batch
+    if facts.get("background"):
+        baseline = baselines.background(baseline)
+    if baseline is None and facts.get("reference"):
+        return replace(subject, baselines=baselines.default(subject, facts))
+    parsed = baselines.parse(subject, baseline, 0.0 if facts.get("reference") else None)
+    if len(parsed) > 1 and facts.get("reference") and not facts.get("several"):
+        raise BaselineError(f"{method} takes one baseline, but {len(parsed)} were given.\n  Explain with each of them.")
+    return replace(subject, baselines=parsed)
+
+
+def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
+    """One seed for each row."""
+    given = seed.tolist() if hasattr(seed, "tolist") else seed
+    seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
+    if len(seeds) != rows or not all(map(is_whole, seeds)):
+        raise not_allowed("seed", seed, f"an int, or one int for each of the {rows} rows")
+    return tuple(map(int, seeds))
+
+
+def check_options(options: Options) -> None:
+    """Raise where an option that every method shares has a value that is not allowed."""
+    check_choice("output", options.output, _OUTPUTS)
+    if options.unruled not in (None, "error"):
+        raise not_allowed("unruled", options.unruled, '"error", or leave it out')
+    if options.batch_size is not None:
+        check_count("batch_size", options.batch_size)
+    if options.rules and not options.facts.get("propagates", True):
+        raise ParameterError(
+            f"{options.method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out."
+        )
+    if options.rules is not None and not isinstance(options.rules, Mapping):
+        raise RuleError(
+            f"rules is {type(options.rules).__name__}.\n  Give a dict from families of ops to functions of (call, m)."
+        )
+    for name, rule in (options.rules or {}).items():
+        if name != "*" and "::" not in str(name) and name not in known_names():
+            raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(str(name), known_names())}")
+        if not callable(rule):
+            raise RuleError(f"The rule for {name!r} is {rule!r}.\n  Give a function of (call, m): see CONTRIBUTING.md.")
