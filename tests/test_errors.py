@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,9 +199,9 @@ def test_bad_input(call: Call, error: type[whence.WhenceError], text: str) -> No
 def test_a_method_that_needs_attention_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is the front door's; the methods that need it register the fact."""
     registry: Registry[Any] = Registry("method")
-    registry.register("reader", needs="attention")(lambda subject: subject.run().pull())
+    registry.register("reader", needs="attention", slope=True)(lambda subject: subject.run().pull())
     for module in ("whence.api", "whence.adapters.options", "whence.methods"):
-        monkeypatch.setattr(f"{module}.methods", registry)
+        monkeypatch.setattr(importlib.import_module(module), "methods", registry)
     with pytest.raises(whence.NoAttention, match="reader reads attention, and this model has none"):
         whence.explain(MLP, X, method="reader")
     for name in ("multihead", "vit_sdpa", "vit_eager", "bert_eager"):
