@@ -12,11 +12,11 @@ PYTEST := $(BIN)/python -m pytest
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
 
-test: $(VENV)/.dev
-	$(PYTEST) -n 2 -m "not every"
+test: $(VENV)/.dev  # five minutes on two cores
+	$(PYTEST) -n 2 --dist loadgroup -m "not every and not slow"
 
-test-all: $(VENV)/.dev
-	$(PYTEST) -n 2
+test-all: test  # and then what that left out
+	$(PYTEST) -n 2 --dist loadgroup -m "every or slow"
 
 oracles: $(VENV)/.dev $(VENV)/.models  # a skipped test is a failure here
 	$(PYTEST) -m shared --no-skips

@@ -173,6 +173,7 @@ def test_long_texts(bert: Any) -> None:
 # ---- in a notebook ----
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_an_explanation(bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executed in a kernel of its own: a folder, a sentence with markup in it, the Attribution as the last value."""
     nbclient = pytest.importorskip("nbclient")

@@ -36,6 +36,7 @@ def check(done: subprocess.CompletedProcess[str], picture: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", NEEDS)
 def test_examples_on_the_real_data(name, data, tmp_path):
@@ -43,6 +44,7 @@ def test_examples_on_the_real_data(name, data, tmp_path):
     check(run(name, tmp_path), tmp_path / f"{name}.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALONE)
 def test_examples_that_need_no_data(name, tmp_path):
     check(run(name, tmp_path, WHENCE_DATA=str(tmp_path)), tmp_path / f"{name}.png")
@@ -68,6 +70,14 @@ def test_examples_say_what_is_missing(name, tmp_path, monkeypatch, capsys):
     assert f"into a folder {NEEDS[name]}/" in err
     assert "set\n  WHENCE_DATA to the folder around it" in err
     assert f"`{NEEDS[name]}/" in told
+
+
+@pytest.mark.parametrize("name", [*NEEDS, *ALONE])
+def test_examples_find_what_they_import(name, monkeypatch):
+    """Cheap beside running them; those that need data come this far, and to the data, below."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    assert runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="example")["__doc__"]
 
 
 def test_a_data_set_without_one_of_its_files(tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def test_kinks_that_no_op_shows_are_told_by_the_gradients(relu: Any) -> None:
         return last(relu(second(relu(first(x)))))[:, 0]
 
     x = torch.randn(8, 10).double()
-    a, fine = ig(model, x), ig(model, x, rule="midpoint", steps=8000)
+    a, fine = ig(model, x), ig(model, x, rule="midpoint", steps=4000)
     assert a.receipt["scheme"] == "jumps"
     assert float(error(a, fine).max()) <= 0.01
 

@@ -15,34 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import whence
+from tests.support.hf import FAMILIES
 from tests.support.processes import full_disk
+from tests.support.resuming import Small, X, closing, told
 from whence.evaluation.fingerprint import Teller
 
 ROOT = Path(__file__).resolve().parents[1]
-X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
-
-
-class Small(nn.Module):
-    """Two layers and what is between them."""
-
-    slope = 1.0
-
-    def __init__(self, between: Any = torch.relu, power: int = 1) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
-        self.between, self.power, self.calls = between, power, 0
-        self.set = {"b", "a", "c"}
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.second(self.between(self.first(x)) ** self.power) * self.slope
-
-
-def told(model: Any, path: Path | None, **more: Any) -> str:
-    given = {"methods": ["integrated_gradients"], "metrics": ["comprehensiveness"], "resume": path, **more}
-    return whence.evaluate(model, X, **given).to_csv()
 
 
 # ---- of which model it is ----
@@ -73,11 +51,6 @@ def buffered() -> nn.Module:
     model = Small()
     model.register_buffer("scale", torch.ones(1), persistent=False)
     return model
-
-
-def closing(factor: float) -> Any:
-    model = Small()
-    return lambda x: model(x) * factor
 
 
 OTHERS = {
@@ -154,7 +127,7 @@ def test_what_is_wrapped_by_how_it_reads(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys, torch, whence
-from tests.test_resuming import Small, X, closing, told
+from tests.support.resuming import Small, closing, told
 models = {"module": Small(lambda x: [y.relu() for y in (x,) if {"a", "b"}][0]), "function": closing(2.0),
           "script": torch.jit.script(torch.nn.Sequential(Small().first, torch.nn.ReLU()))}
 for kind, model in models.items():
@@ -176,18 +149,26 @@ def test_the_same_model_in_another_process_goes_on(tmp_path: Path) -> None:
     assert all(found[0][1])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_models_are_told_without_addresses_and_the_same_after_they_ran() -> None:
-    pytest.importorskip("transformers")
-    from tests.support.hf import FAMILIES
+MODELS = {
+    "small": lambda: (Small(), {"x": X}),
+    "compiled": lambda: (torch.compile(Small(), backend="eager"), {"x": X}),
+    **{
+        name: lambda family=family: (family.build(family.kinds[0]), family.inputs())
+        for name, family in FAMILIES.items()
+    },
+}
+FEW = ("small", "compiled", "bert", "llama", "vit")
 
-    families = [(family.build(family.kinds[0]), family.inputs()) for family in FAMILIES.values()]
-    for model, inputs in [*families, (torch.compile(Small(), backend="eager"), {"x": X}), (Small(), {"x": X})]:
-        before = str(Teller()(model))
-        with torch.no_grad():
-            model(**inputs)
-        assert " at 0x" not in before
-        assert str(Teller()(model)) == before
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in MODELS])
+def test_models_are_told_without_addresses_and_the_same_after_they_ran(name: str) -> None:
+    model, inputs = MODELS[name]()
+    before = str(Teller()(model))
+    with torch.no_grad():
+        model(**inputs)
+    assert " at 0x" not in before
+    assert str(Teller()(model)) == before
 
 
 # ---- what it survives ----

@@ -294,6 +294,7 @@ def board() -> whence.Scoreboard:
     return whence.evaluate(small(), X, methods=hostile, metrics=["comprehensiveness", "sufficiency", "log_odds"])
 
 
+@pytest.mark.xdist_group("board")
 def test_the_table_says_what_is_better_and_how_it_was_measured(board: whence.Scoreboard) -> None:
     shown = str(board)
     assert "comprehensiveness ↑" in shown
@@ -303,12 +304,14 @@ def test_the_table_says_what_is_better_and_how_it_was_measured(board: whence.Sco
     assert repr(board) == "Scoreboard(3 methods × 3 metrics, 6 rows)"
 
 
+@pytest.mark.xdist_group("board")
 def test_hostile_names_are_text(board: whence.Scoreboard) -> None:
     for page in (board.to_html(), board._repr_html_()):
         assert "<script>" not in page
         assert "&lt;script&gt;" in page
 
 
+@pytest.mark.xdist_group("board")
 def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(board.to_csv(tmp_path / "b.csv"))))
     assert len(lines) == 9
@@ -325,6 +328,7 @@ def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
         board.save(tmp_path / "b.safetensors")
 
 
+@pytest.mark.xdist_group("board")
 def test_curves_are_drawn(board: whence.Scoreboard, tmp_path: Path) -> None:
     import matplotlib
 
@@ -339,6 +343,7 @@ def test_curves_are_drawn(board: whence.Scoreboard, tmp_path: Path) -> None:
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.xdist_group("board")
 def test_intervals_hold_the_score_and_differences_are_paired(board: whence.Scoreboard) -> None:
     cell = board["gradient", "comprehensiveness"]
     assert cell.low <= cell.value <= cell.high

@@ -53,7 +53,14 @@ def test_gradients_at_hidden_states_are_the_authors(
 # ---- a trained BERT on real posts ----
 
 
-@pytest.mark.parametrize("method", list(whence.methods))
+def few(methods: list[str], quick: tuple[str, ...]) -> pytest.MarkDecorator:
+    """These methods, all but a few of them for `make test-all`."""
+    return pytest.mark.parametrize(
+        "method", [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in methods]
+    )
+
+
+@few(list(whence.methods), ("gradient", "lrp", "rollout"))
 @pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning")
 def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
     from transformers import AutoTokenizer, BertForSequenceClassification
@@ -64,7 +71,7 @@ def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
     with open(data("toxic_spans_semeval2021") / "tsd_trial.csv", encoding="utf-8") as file:
         posts = [row["text"] for row in csv.DictReader(file)][:6]
     batch = dict(tokenizer(posts, padding=True, truncation=True, max_length=256, return_tensors="pt"))
-    params = {"samples": 4} if method == "smoothgrad" else {}
+    params = {"samples": 4} if method in ("smoothgrad", "expected_gradients") else {}
     whole = whence.explain(model, batch, method=method, **params)
     for row, post in enumerate(posts):
         alone = whence.explain(
@@ -77,8 +84,9 @@ def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
         close(whole[row].output_value, alone.output_value, 1e-10)
 
 
-@pytest.mark.parametrize(
-    "method", ["input_x_gradient", "integrated_gradients", "lrp", "attcat", "transformer_attribution"]
+@few(
+    ["input_x_gradient", "integrated_gradients", "lrp", "attcat", "transformer_attribution"],
+    quick=("input_x_gradient",),
 )
 def test_posts_as_text_are_the_bare_model_on_their_ids(data: Any, method: str) -> None:
     clf = whence.load(data("bert-tiny-toxicity"), long="truncate")

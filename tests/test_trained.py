@@ -50,16 +50,18 @@ def assert_kinked(case: Trained, output: str, steps: int, flagged: float, yardst
     assert float((~converged).float().mean()) <= flagged
 
 
+@pytest.mark.slow
 @LOGIT_AND_PROBABILITY
 def test_a_vit_on_digits(output: str) -> None:
     assert_smooth(trained.vit(50), output, steps=800)
 
 
-@LOGIT_AND_PROBABILITY
+@pytest.mark.parametrize("output", ["logit", pytest.param("probability", marks=pytest.mark.slow)])
 def test_a_max_pool_cnn_on_digits(output: str) -> None:
     assert_kinked(trained.cnn(100), output, steps=2048, flagged=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @LOGIT_AND_PROBABILITY
 @pytest.mark.parametrize("baseline", ["zero", "pad"])
@@ -68,6 +70,7 @@ def test_bert_on_toxic_posts(baseline: str, output: str) -> None:
     assert_smooth(trained.toxicity(50, baseline), output, steps=96)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_minilm_on_pairs_of_sentences() -> None:
     if trained.minilm_folder() is None:
@@ -75,6 +78,7 @@ def test_minilm_on_pairs_of_sentences() -> None:
     assert_smooth(trained.sentences(16), "logit", steps=80)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @LOGIT_AND_PROBABILITY
 def test_resnet_20_on_cifar(output: str) -> None:
