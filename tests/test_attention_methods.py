@@ -15,7 +15,7 @@ from tests.support.functions import W, explain
 from tests.support.hf import FAMILIES, of
 from tests.support.models import close
 from whence.methods.attention.layout import grid
-from whence.methods.attention.reading import Reading
+from whence.methods.attention.reading import read
 from whence.methods.attention.windows import refit
 
 METHODS = [name for name, entry in whence.methods.items() if entry.facts.get("needs") == "attention"]
@@ -122,7 +122,7 @@ def test_streams_are_told_apart_by_where_positions_come_from() -> None:
     subject = adapt(family.build("sdpa"), family.inputs(), method="test")
     subject = replace(subject, target=read_target(family.target, 2), seeds=(0, 0))
     with scope(subject.root):
-        reading = Reading(subject, lambda m, a, g: a.mean(1), gradient=False).run()
+        reading = read(subject, lambda m, a, g: a.mean(1), gradient=False)
     names = [("".join(m.query), "".join(m.key)) for m in reading.maps]
     encoder, decoder = "input_ids", "decoder_input_ids"
     assert names == [(encoder, encoder)] * 2 + [(decoder, decoder), (decoder, encoder)] * 2
@@ -141,7 +141,7 @@ def test_a_shifted_window_is_spread_to_the_tokens_it_holds() -> None:
     subject = adapt(model, inputs, method="test")
     subject = replace(subject, target=read_target(0, 2), seeds=(0, 0))
     with scope(subject.root):
-        reading = Reading(subject, lambda m, a, g: a.mean(1), gradient=False).run()
+        reading = read(subject, lambda m, a, g: a.mean(1), gradient=False)
     block = model.swin.encoder.layers[0].blocks[1]
     assert block.shift_size == 2
     found = reading.maps[1].found[0]  # (rows, 64, 64)

@@ -279,7 +279,7 @@ def test_what_cannot_be_told_is_refused() -> None:
 
     model = Mixed(False)
     x, y = torch.randn(2, 3, 4, generator=G).double(), torch.randn(2, 4, 4, generator=G).double()
-    with pytest.raises(whence.InputError, match="cannot be told which are whose"):
+    with pytest.raises(whence.InputError, match="which are whose cannot be told"):
         whence.explain(model, {"a": x, "b": y}, method="rollout", target=0)
 
 

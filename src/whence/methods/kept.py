@@ -10,7 +10,7 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
-from whence.methods.relevance.passes import no_attention, relevance_of_attention
+from whence.methods.relevance.reading import no_attention, relevance_of_attention
 from whence.subject import Subject
 from whence.subject.passes import IN_PLACE, stacked
 

@@ -1,4 +1,4 @@
-"""Cross-attention in models of several streams: the ICCV 2021 rules for encoder–decoder and two-stream models."""
+"""Cross-attention between modalities: the rules of Chefer, Gur & Wolf 2021 (arXiv:2103.15679)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch import Tensor
 
 from whence.engine.trackers.modality import Modality
 from whence.errors import InputError
-from whence.methods.attention.reading import Map, Reading, is_learned, readout
+from whence.methods.attention.attention_map import AttentionMap, is_learned
+from whence.methods.attention.reading import Reading
+from whence.methods.attention.readout import readout
 
 Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to another's, (…, n, m)
 
@@ -18,7 +20,9 @@ Relevance = dict[tuple[Any, Any], Tensor]  # from a stream's positions to anothe
 def two_stream(reading: Reading, where: Any) -> dict[Modality, Tensor]:
     """The read-out row of the relevance of each stream's positions."""
     _refuse_interleaved(reading.maps)
-    asks = {m.query: m for m in reading.maps if m.found[0].shape[-2] == 1 < m.found[0].shape[-1]}  # one query for all
+    asks = {
+        m.query: m for m in reading.maps if m.reduced[0].shape[-2] == 1 < m.reduced[0].shape[-1]
+    }  # one query for all
     maps = [m for m in reading.maps if asks.get(m.query) is not m]
     found = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
     state: dict[Modality, Tensor] = {}
@@ -37,7 +41,7 @@ def _through_learned(reading: Reading, state: dict[Modality, Tensor], found: Rel
 
     The joint stream j begins with R_jt = P·R_st, P the places of the learned tokens s in it: R_jj·P·R_st arrives.
     """
-    at = {m.query: m.query_at for m in reading.maps}
+    at = {m.query: m.query_tokens for m in reading.maps}
     for stream, learned in [(j, s) for j in list(state) for s, t in found if s == t and is_learned(s) and s < j]:
         joined, own = at.get(stream), at.get(learned)
         if joined is None or own is None:
@@ -49,7 +53,7 @@ def _through_learned(reading: Reading, state: dict[Modality, Tensor], found: Rel
                 state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
 
 
-def _refuse_interleaved(maps: Sequence[Map]) -> None:
+def _refuse_interleaved(maps: Sequence[AttentionMap]) -> None:
     """Learned tokens that look at an input between two looks at words beside them have no rule of the paper's."""
     last = {m.query: n for n, m in enumerate(maps) if is_learned(m.query)}
     for n, m in enumerate(maps):
@@ -61,9 +65,9 @@ def _refuse_interleaved(maps: Sequence[Map]) -> None:
             )
 
 
-def _together(maps: Sequence[Map]) -> Iterator[list[Map]]:
+def _together(maps: Sequence[AttentionMap]) -> Iterator[list[AttentionMap]]:
     """Calls that are updated at once: the two directions of a cross-attention in one layer."""
-    waiting: list[Map] = []
+    waiting: list[AttentionMap] = []
     for m in maps:
         mirrored = waiting and m.crosses and (m.key, m.query) == (waiting[0].query, waiting[0].key)
         if mirrored and m.layer == waiting[0].layer:

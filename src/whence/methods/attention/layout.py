@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,103 +20,118 @@ from whence.subject.masks import real_units
 from whence.util.keys import input_of
 
 _MOST_EXTRA = 9  # class, distillation and register tokens come first
-At = Mapping[Modality, Tensor | None]  # (rows, n), the token that each position of a stream stands for
 
 
-def on_inputs(reading: Reading, state: Mapping[Modality, Tensor], at: At, *, padding: bool = False) -> Answer:
-    """Scores (rows, k, n) of each stream's positions as scores of the inputs' tokens that they stand for.
+@dataclass(eq=False)
+class Scores:
+    """Scores of positions by modality, and the tokens that these positions stand for."""
+
+    values: dict[Modality, Tensor] = field(default_factory=dict)  # (rows, targets or 1, n)
+    tokens: dict[Modality, Tensor | None] = field(default_factory=dict)  # (rows, n)
+    dropped: Tensor | None = None  # (rows,), scores of positions that are no longer there further down
+
+
+def on_inputs(reading: Reading, scores: Scores, *, padding: bool = False) -> Answer:
+    """Scores of positions as scores of the inputs' tokens that they stand for.
 
     Positions of no input (a class token, a prompt that was learned) keep theirs to themselves; the receipt says how
     much that is. What a mask hides gets 0, unless `padding` is to keep its scores.
     """
-    subject = reading.subject
-    score = subject.measured.score
-    assert score is not None
-    found: dict[str, Tensor] = {}
-    nowhere: list[str] = []
-    for stream, numbers in at.items():
-        if stream in state and numbers is not None and bool((numbers == LOST).any() & (numbers > 0).any()):
-            raise _untold(stream)
-    aside = {stream: _beside(reading, scores, at.get(stream)) for stream, scores in state.items()}
-    for key, value in subject.measured.values.items():
-        name = input_of(key)
-        streams = [s for s in state if name in s and not any(name in other and s < other for other in state)]
-        placed = [s for s in streams if (numbers := at.get(s)) is not None and reading.tokens.one(name, numbers)]
-        first = not any(input_of(k) == name for k in found)
-        if placed and first:
-            scores = state[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _on_tokens(reading, name, scores, at[placed[0]], padding)
-            continue
-        owner = bool(streams) and not any(input_of(k) in streams[0] for k in found)
-        if streams and owner and not _told(at.get(streams[0])):
-            if len(streams[0] - reading.tokens.shared.keys()) > 1:
-                raise _untold(streams[0])
-            scores = state[streams[0]].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _laid_out(subject, name, scores, padding)
-            continue
-        nowhere += [name] if first and name not in reading.tokens.shared else []
-        shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
-        found[key] = score.new_zeros(len(score), score.shape[1], *shape)
-    if not state:
-        raise InputError(
-            f"{subject.method} found attention in this model, and it cannot be told which positions of it the score "
-            "reads.\n  Choose a method that reads no attention, such as occlusion."
-        )
-    if len(nowhere) == len(found):
-        raise InputError(
-            f"The positions that the model attends to are of no explained input: {subject.method} has nothing to give "
-            f"to {' and '.join(map(repr, nowhere))}.\n  Choose a method that follows the model to its inputs, such as "
-            "rollout, or one that reads no attention."
-        )
-    if nowhere:
-        warn(
-            f"{subject.method}: {' and '.join(map(repr, nowhere))} has no positions among those that the model attends "
-            "to, so its scores are 0: attention does not tell what it does."
-        )
-    shared = {name: other for name, other in reading.tokens.shared.items() if name in subject.inputs}
+    for modality, tokens in scores.tokens.items():
+        if modality in scores.values and tokens is not None and bool((tokens == LOST).any() & (tokens > 0).any()):
+            raise _mixed(modality)
+    values, nowhere = _by_input(reading, scores, padding)
+    _check(reading.subject, scores, values, nowhere)
+    shared = {name: other for name, other in reading.tokens.shared.items() if name in reading.subject.inputs}
     return Answer(
-        found,
-        per_row=reading.per_row | _elsewhere(reading, state, aside),
+        values,
+        per_row=reading.per_row | _elsewhere(reading, scores),
         overall={"shared_positions": shared} if shared else {},
         keeps_padding=padding,
     )
 
 
-def _told(at: Tensor | None) -> bool:
-    return at is not None and not bool((at == LOST).any())
+def _by_input(reading: Reading, scores: Scores, padding: bool) -> tuple[dict[str, Tensor], list[str]]:
+    """Scores (rows, k, …) of each explained value, and the names of inputs that have no positions."""
+    subject, score = reading.subject, reading.subject.measured.score
+    assert score is not None
+    found: dict[str, Tensor] = {}
+    nowhere: list[str] = []
+    for key, value in subject.measured.values.items():
+        name = input_of(key)
+        first = not any(input_of(k) == name for k in found)
+        joint = [m for m in scores.values if name in m and not any(name in n and m < n for n in scores.values)]
+        placed = [m for m in joint if (at := scores.tokens.get(m)) is not None and reading.tokens.one(name, at)]
+        unclaimed = bool(joint) and not any(input_of(k) in joint[0] for k in found)
+        if placed and first:
+            values = scores.values[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
+            found[key] = _on_tokens(reading, name, values, scores.tokens[placed[0]], padding)
+        elif joint and unclaimed and not _is_known(scores.tokens.get(joint[0])):
+            if len(joint[0] - reading.tokens.shared.keys()) > 1:
+                raise _mixed(joint[0])
+            values = scores.values[joint[0]].to(score.dtype).expand(-1, score.shape[1], -1)
+            found[key] = _laid_out(subject, name, values, padding)
+        else:
+            nowhere += [name] if first and name not in reading.tokens.shared else []
+            shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
+            found[key] = score.new_zeros(len(score), score.shape[1], *shape)
+    return found, nowhere
 
 
-def _untold(names: Iterable[str]) -> InputError:
+def _check(subject: Subject, scores: Scores, values: Mapping[str, Tensor], nowhere: list[str]) -> None:
+    """Refuse an answer that says nothing, and warn of inputs that it says nothing about."""
+    if not scores.values:
+        raise InputError(
+            f"{subject.method} found attention in this model, but not which of its positions the score reads.\n"
+            "  Choose a method that does not read attention, such as occlusion."
+        )
+    names = " and ".join(map(repr, nowhere))
+    if len(nowhere) == len(values):
+        raise InputError(
+            f"The positions that the model attends to belong to no explained input, so {subject.method} has no scores "
+            f"for {names}.\n  Choose a method that follows the model to its inputs, such as rollout, or one that does "
+            "not read attention."
+        )
+    if nowhere:
+        warn(
+            f"{subject.method}: {names} has no positions among those that the model attends to, so its scores are 0: "
+            "attention does not show what it does."
+        )
+
+
+def _is_known(tokens: Tensor | None) -> bool:
+    return tokens is not None and not bool((tokens == LOST).any())
+
+
+def _mixed(names: Iterable[str]) -> InputError:
     joined = " and ".join(repr(name) for name in sorted(names) if not name.startswith(LEARNED))
     return InputError(
-        f"The model attends to positions of {joined} in one sequence, and it cannot be told which are whose: they went "
-        "through an op that mixes them, or that was not followed.\n  Choose a method that reads no attention."
+        f"The model attends to positions of {joined} in one sequence, but which are whose cannot be told: they went "
+        "through an op that mixes them, or that was not followed.\n  Choose a method that does not read attention."
     )
 
 
-def _beside(reading: Reading, scores: Tensor, at: Tensor | None) -> Tensor | None:
-    """What positions of no input have, (rows,)."""
-    if at is None:
-        return None
-    given = torch.zeros_like(at, dtype=torch.bool)
-    for name in {s.name for s in reading.tokens.sources} & set(reading.subject.inputs):
-        for source in reading.tokens.sources:
-            given |= source.holds(at) if source.name == name else False
-    return (scores.abs() * ~given[:, None]).sum((1, 2)) if not bool(given.all()) else None
-
-
-def _elsewhere(
-    reading: Reading, state: Mapping[Modality, Tensor], aside: Mapping[Modality, Tensor | None]
-) -> dict[str, list[Any]]:
+def _elsewhere(reading: Reading, scores: Scores) -> dict[str, list[Any]]:
     """For the receipt: the share of each row's scores that positions of no input have."""
-    missing = [part for part in aside.values() if part is not None]
-    whole = torch.stack([scores.abs().sum((1, 2)) for scores in state.values()]).sum(0)
-    if reading.dropped is not None and bool((reading.dropped > 1e-6 * whole).any()):
-        missing, whole = [*missing, reading.dropped], whole + reading.dropped
+    shares = [_of_no_input(reading, values, scores.tokens.get(m)) for m, values in scores.values.items()]
+    missing = [part for part in shares if part is not None]
+    whole = torch.stack([values.abs().sum((1, 2)) for values in scores.values.values()]).sum(0)
+    if scores.dropped is not None and bool((scores.dropped > 1e-6 * whole).any()):
+        missing, whole = [*missing, scores.dropped], whole + scores.dropped
     if not missing:
         return {}
     share = torch.stack(missing).sum(0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)
     return {"other_positions": [round(float(part), 6) for part in share]}
+
+
+def _of_no_input(reading: Reading, values: Tensor, tokens: Tensor | None) -> Tensor | None:
+    """What positions of no input have, (rows,)."""
+    if tokens is None:
+        return None
+    given = torch.zeros_like(tokens, dtype=torch.bool)
+    for source in reading.tokens.sources:
+        given |= source.holds(tokens) if source.name in reading.subject.inputs else False
+    return (values.abs() * ~given[:, None]).sum((1, 2)) if not bool(given.all()) else None
 
 
 def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None, padding: bool) -> Tensor:

@@ -15,7 +15,7 @@ from whence.subject import Subject
 
 
 @dataclass(eq=False)
-class Places:
+class WindowTokens:
     """Listens to a pass: for each attention call, the numbers of its windows' queries and keys, and of all tokens."""
 
     members: set[str]
@@ -42,9 +42,9 @@ class Places:
         """Attention is written out in this pass."""
 
 
-def places(subject: Subject) -> dict[Site, tuple[Tensor, Tensor, int]]:
+def window_tokens(subject: Subject) -> dict[Site, tuple[Tensor, Tensor, int]]:
     """Run the model once more, following its tokens into their windows."""
-    listener = Places(layers(subject.root), Tokens(subject.rows, born=False))
+    listener = WindowTokens(layers(subject.root), Tokens(subject.rows, born=False))
     expand = frozenset({"multi_head_attention_forward", "scaled_dot_product_attention"})
     subject.run({"*": derivative}, expand=expand, tell=listener, gradient=False)
     return listener.found
