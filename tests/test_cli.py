@@ -17,7 +17,8 @@ import whence
 from tests.support.browser import chromium
 from tests.support.processes import full_disk
 from whence import zoo
-from whence.cli import main, parser
+from whence.cli import main
+from whence.cli.parser import build_parser
 from whence.demo import CASES
 
 pytest.importorskip("transformers")
@@ -60,7 +61,7 @@ def test_lines_of_a_file_and_of_standard_input(capsys, tmp_path, monkeypatch):
 
 
 def test_flags_come_from_the_registry():
-    group = next(a for a in parser()._actions if hasattr(a, "choices") and a.choices and "explain" in a.choices)
+    group = next(a for a in build_parser()._actions if hasattr(a, "choices") and a.choices and "explain" in a.choices)
     flags = {flag for action in group.choices["explain"]._actions for flag in action.option_strings}
     for entry in whence.methods.values():
         for name in entry.parameters:
@@ -180,7 +181,7 @@ MISTAKES = {
     "no such method": (["compare", *BASE, "--text", "a", "--methods", "gradint"], "Did you mean 'gradient'"),
     "a method twice": (["compare", *BASE, "--text", "a", "--methods", "lime,gradient, lime"], "has 'lime' twice"),
     "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
-    "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "exclude each other"),
+    "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "cannot be combined"),
     "too few seconds": (
         ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "one --second a --text"
     ),
@@ -251,7 +252,7 @@ def test_lists_and_help_come_without_torch(arguments, tmp_path, capsys):
     assert bool(done.stdout) == (done.returncode == 0)
     if not arguments:
         assert "usage: whence" in done.stdout
-        assert run(capsys)[:2] == (0, parser().format_help())
+        assert run(capsys)[:2] == (0, build_parser().format_help())
 
 
 def test_the_table_is_that_of_the_registries():
@@ -310,9 +311,9 @@ def test_closed_streams_and_devices_are_one_message_and_an_end(line, code, told,
 @pytest.mark.parametrize(
     ("device", "told"),
     [
-        ("</dev/null", "whence: There is no line with text.\n"),
-        ("</dev/zero", "whence: Standard input is no text in UTF-8: it has bytes that are zero.\n"),
-        ("--file /dev/zero", "whence: '/dev/zero' is no text in UTF-8"),
+        ("</dev/null", "whence: No line has text.\n"),
+        ("</dev/zero", "whence: Standard input is not text in UTF-8: it has zero bytes.\n"),
+        ("--file /dev/zero", "whence: '/dev/zero' is not text in UTF-8"),
     ],
 )
 def test_devices_are_one_message_and_an_end(device, told, capsys, monkeypatch):
@@ -356,9 +357,9 @@ def test_a_long_field_of_a_table(capsys, tmp_path):
         ("a.jsonl", "[" * 200_000, "Line 1 of"),
         ("a.jsonl", '{"text": "a"}\n' + '{"a":' * 200_000, "Line 2 of"),
         ("a.jsonl", '{"text": ' + "1" * 6000 + "}", "Line 1 of"),
-        ("a.jsonl", "\x00", "is no text in UTF-8"),
+        ("a.jsonl", "\x00", "is not text in UTF-8"),
         ("a.csv", "text\na,b,c\n", "Row 1 of"),
-        ("a.csv", "text\n\x00\n", "is no text in UTF-8"),
+        ("a.csv", "text\n\x00\n", "is not text in UTF-8"),
         ("a.csv", "", ""),
         ("a.csv", "text\n", ""),
         ("a.csv", '"' * 100_001, ""),

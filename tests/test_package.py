@@ -105,7 +105,7 @@ def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "smoothgrad(of='gradient', samples=25, noise=0.15, kind='mean')" in printed
     assert main(["demo", "--out", "no/such/folder/x.html"]) == 2
-    assert "is no place for a page" in capsys.readouterr().err
+    assert "is not a file that can be written" in capsys.readouterr().err
     assert main(["explode"]) == 2
     told = capsys.readouterr().err
     assert "invalid choice: 'explode'" in told

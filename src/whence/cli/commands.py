@@ -1,4 +1,4 @@
-"""The commands that explain, list and show."""
+"""The commands that explain and those that list: methods, metrics, the zoo, completion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from whence.cli.arguments import asked, by_method, given, listed, model_of, params_of, rows_of
+from whence.cli.arguments import by_method, explain_options, given, listed, model_of, params_of, rows_of
 from whence.cli.table import Table, bundled, methods, metrics
 from whence.errors import FileError, ParameterError, WhenceError
 from whence.util.terminal import say, say_json
@@ -19,10 +19,12 @@ def explain_command(options: argparse.Namespace) -> int:
     check_out(options)
     params = params_of(options, options.method) if options.method is not None else {}
     if options.method is None and (flags := given(options)):
-        raise ParameterError(f"--{next(iter(flags))} is for a method, and none is named.\n  Give --method.")
+        raise ParameterError(
+            f"--{next(iter(flags))} is a parameter of a method, but no method is given.\n  Give --method."
+        )
     model = model_of(options)
-    a = explain(model, rows_of(options, model), method=options.method, **asked(options, model), **params)
-    tell(a.merge_words() if options.words else a, options)
+    a = explain(model, rows_of(options, model), method=options.method, **explain_options(options, model), **params)
+    report(a.merge_words() if options.words else a, options)
     return 0
 
 
@@ -33,37 +35,37 @@ def compare_command(options: argparse.Namespace) -> int:
     check_out(options)
     wanted = by_method(options, listed(options.methods, "--methods"))
     model = model_of(options)
-    c = compare(model, rows_of(options, model), methods=wanted, **asked(options, model))
-    tell(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
+    c = compare(model, rows_of(options, model), methods=wanted, **explain_options(options, model))
+    report(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
     return 0
 
 
 def check_out(options: argparse.Namespace) -> None:
-    """Say before the work what could not be written after it."""
+    """Report before the work what could not be written after it."""
     from whence.views.export import check
 
     for path in options.out:
         check(path, getattr(options, "forms", None))
 
 
-def tell(found: Any, options: argparse.Namespace) -> None:
-    """Files, and on standard output a table or JSON."""
+def report(result: Any, options: argparse.Namespace) -> None:
+    """Write the result to files, or print it as a table or JSON."""
     from whence.views.export import plain, write
 
     for path in options.out:
-        write(found, path)
+        write(result, path)
         say(f"written to {path}", sys.stderr)
     if options.json:
-        say_json(json.dumps(plain(found), ensure_ascii=False))
+        say_json(json.dumps(plain(result), ensure_ascii=False))
     elif not options.out:
-        found.show()
+        result.show()
 
 
 def trace_command(options: argparse.Namespace) -> int:
     from whence.api import trace
 
     model, params = model_of(options), params_of(options, options.method)
-    trace(model, rows_of(options, model), method=options.method, **asked(options, model), **params)
+    trace(model, rows_of(options, model), method=options.method, **explain_options(options, model), **params)
     return 0
 
 
@@ -71,9 +73,13 @@ def demo_command(options: argparse.Namespace) -> int:
     from whence.demo import run
 
     if options.out.suffix.lower() not in (".html", ".htm"):
-        raise WhenceError(f"The demo is an HTML page, and {str(options.out)!r} is no name of one.\n  End it in .html.")
+        raise WhenceError(
+            f"The demo is an HTML page, but {str(options.out)!r} does not end in .html.\n  Give a name that does."
+        )
     if options.out.is_dir() or not options.out.parent.is_dir():
-        raise WhenceError(f"{str(options.out)!r} is no place for a page.\n  Give a file in a folder that exists.")
+        raise WhenceError(
+            f"{str(options.out)!r} is not a file that can be written.\n  Give a file in a folder that exists."
+        )
     say(run(options.out), sys.stderr)
     say(f"The report is at {options.out.resolve()}")
     return 0
@@ -88,15 +94,15 @@ def metrics_command(options: argparse.Namespace) -> int:
 
 
 def _registered(registry: Table, only: str | None, lead: str = "") -> int:
-    """Names with parameters, what each is, and the paper; of one, its flags too."""
-    others: dict[str, list[str]] = {}
+    """Print names with their parameters, descriptions and papers; for one entry, its flags too."""
+    aliases: dict[str, list[str]] = {}
     for alias, name in registry.aliases.items():
-        others.setdefault(name, []).append(alias)
+        aliases.setdefault(name, []).append(alias)
     for entry in registry.values() if only is None else [registry[only]]:
         params = ", ".join(f"{p.name}={p.default!r}" for p in entry.parameters.values())
         better = f" ({entry.facts['better']} is better)" if "better" in entry.facts else ""
         lines = [f"{entry.name}({params}){better}", entry.description, entry.paper]
-        lines += [f"Also: {', '.join(others[entry.name])}"] if entry.name in others else []
+        lines += [f"Also: {', '.join(aliases[entry.name])}"] if entry.name in aliases else []
         say("\n    ".join(filter(None, lines)))
         if only is not None:
             for p in entry.parameters.values():
@@ -111,27 +117,27 @@ def zoo_command(options: argparse.Namespace) -> int:
     if options.name is not None:
         say(card(_card(options.name)))
         return 0
-    found = [_card_or_error(name) for name in bundled()]
-    told = [one for one in found if not isinstance(one, WhenceError)]
-    if told:
-        say(cards(told))
-    for error in found:
+    results = [_card_or_error(name) for name in bundled()]
+    readable = [one for one in results if not isinstance(one, WhenceError)]
+    if readable:
+        say(cards(readable))
+    for error in results:
         if isinstance(error, WhenceError):
             say(f"whence: {error}", sys.stderr)
-    return 0 if told else 2
+    return 0 if readable else 2
 
 
 def _card(name: str) -> Any:
-    """A model's card, if it can be shown."""
+    """The card of a model, checked to be printable."""
     from whence import zoo
     from whence.views.tables import card, cards
 
     try:
-        found = zoo.card(name)
-        card(found), cards([found])
+        content = zoo.card(name)
+        card(content), cards([content])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         raise FileError(f"The card of zoo:{name} cannot be read.\n  Install Whence again.") from None
-    return found
+    return content
 
 
 def _card_or_error(name: str) -> Any:
@@ -142,9 +148,9 @@ def _card_or_error(name: str) -> Any:
 
 
 def completion_command(options: argparse.Namespace) -> int:
-    from whence.cli import parser
     from whence.cli.completion import script
+    from whence.cli.parser import build_parser
 
     names = {"methods": list(methods()), "metrics": list(metrics()), "zoo": bundled()}
-    say(script(options.shell, parser(), names), end="")
+    say(script(options.shell, build_parser(), names), end="")
     return 0

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whence.cli.arguments import add_flags, add_inputs, by_method, given, listed, model_of, read, rows_of, value
+from whence.cli.arguments import (
+    NAMES,
+    Command,
+    add_flags,
+    add_inputs,
+    add_output,
+    by_method,
+    given,
+    listed,
+    model_of,
+    read,
+    rows_of,
+    value,
+)
 from whence.cli.commands import check_out
 from whence.cli.data_files import objects_of, table_of, text_of
 from whence.cli.table import methods, metrics
@@ -19,31 +31,29 @@ _BOARDS = ("html", "csv", "json", "png", "svg", "pdf")
 _TABLES = ("html", "csv", "json")
 
 
-def add(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
-    """Their parsers."""
+def add_commands(command: Command) -> None:
+    """The parsers of evaluate, recommend and axioms."""
     table = command("evaluate", evaluate_command, "measure methods by metrics on a data set")
-    table.add_argument("--methods", required=True, metavar="A,B,…", help="names, by commas; see `whence methods`")
-    table.add_argument("--metrics", required=True, metavar="A,B,…", help="names, by commas; see `whence metrics`")
-    table.add_argument("--resume", metavar="FILE", help="keep results here, and go on from them")
+    table.add_argument("--methods", required=True, metavar="A,B,…", help=f"{NAMES}; see `whence methods`")
+    table.add_argument("--metrics", required=True, metavar="A,B,…", help=f"{NAMES}; see `whence metrics`")
+    table.add_argument("--resume", metavar="FILE", help="store results in this file, and continue from it")
     choice = command("recommend", recommend_command, "which method to trust on a data set, with the evidence")
-    choice.add_argument("--methods", metavar="A,B,…", help="names, by commas (default: all of them)")
+    choice.add_argument("--methods", metavar="A,B,…", help=f"{NAMES} (default: all)")
     choice.add_argument("--metrics", metavar="A,B,…", default="comprehensiveness,sufficiency", help="%(default)s")
-    choice.add_argument("--rows", type=int, default=64, help="so many rows at most (%(default)s)")
-    choice.add_argument("--seconds", type=float, default=120.0, help="budget for explaining (%(default)s)")
-    laws = command("axioms", axioms_command, "the property table, measured on a model; without one, on toy functions")
-    laws.add_argument("--methods", metavar="A,B,…", help="names, by commas (default: all of them)")
-    laws.add_argument("--only", metavar="A,B,…", help="the properties to measure")
-    for made in (table, choice):
-        add_inputs(made)
-        add_flags(made, methods())
-        add_flags(made, metrics(), "metrics", "metric")
+    choice.add_argument("--rows", type=int, default=64, help="the number of rows, at most (%(default)s)")
+    choice.add_argument("--seconds", type=float, default=120.0, help="time budget for explaining (%(default)s)")
+    laws = command("axioms", axioms_command, "the table of axioms, measured on a model; without one, on toy functions")
+    laws.add_argument("--methods", metavar="A,B,…", help=f"{NAMES} (default: all)")
+    laws.add_argument("--only", metavar="A,B,…", help="the axioms to measure")
+    for parser in (table, choice):
+        add_inputs(parser)
+        add_flags(parser, methods())
+        add_flags(parser, metrics(), "metrics", "metric")
     add_inputs(laws, needed=False)
     add_flags(laws, methods())
-    for made, forms in ((table, _BOARDS), (choice, ("html", "json")), (laws, _TABLES)):
-        made.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        told = f"write .{', .'.join(forms)}; may be repeated"
-        made.add_argument("--out", type=Path, action="append", default=[], metavar="FILE", help=told)
-        made.set_defaults(forms=forms)
+    for parser, forms in ((table, _BOARDS), (choice, ("html", "json")), (laws, _TABLES)):
+        add_output(parser, forms)
+        parser.set_defaults(forms=forms)
 
 
 def evaluate_command(options: argparse.Namespace) -> int:
@@ -55,7 +65,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     board = evaluate(
         model, _data(options, model), methods=wanted, metrics=columns, resume=options.resume, **_options(options)
     )
-    _tell(board, options)
+    _report(board, options)
     return 0
 
 
@@ -70,7 +80,7 @@ def recommend_command(options: argparse.Namespace) -> int:
         model, _data(options, model), methods=wanted, metrics=columns, rows=options.rows, seconds=options.seconds,
         **_options(options),
     )  # fmt: skip
-    _tell(found, options)
+    _report(found, options)
     return 0
 
 
@@ -81,8 +91,8 @@ def axioms_command(options: argparse.Namespace) -> int:
     names = listed(options.methods, "--methods") if options.methods else None
     if options.model is None:
         if options.text or options.image or options.file or options.only:
-            raise ParameterError("There is no model to measure on.\n  Give --model.")
-        _tell(textbook_table(names, seed=options.seed), options)
+            raise ParameterError("--text, --image, --file and --only need a model.\n  Give --model.")
+        _report(textbook_table(names, seed=options.seed), options)
         return 0
     wanted = None if names is None else by_method(options, names)
     only = listed(options.only, "--only") if options.only else None
@@ -93,7 +103,7 @@ def axioms_command(options: argparse.Namespace) -> int:
         model, rows_of(options, model), methods=wanted, only=only, baseline=value(options.baseline), target=target,
         output=options.output, seed=options.seed, **own,
     )  # fmt: skip
-    _tell(found, options)
+    _report(found, options)
     return 0
 
 
@@ -102,7 +112,7 @@ def axioms_command(options: argparse.Namespace) -> int:
 
 def _options(options: argparse.Namespace) -> dict[str, Any]:
     if options.at is not None:
-        raise ParameterError("--at explains by a module, and metrics change inputs.\n  Leave it out.")
+        raise ParameterError("--at explains the output of a module, but metrics change the inputs.\n  Leave it out.")
     target = "predicted" if options.target is None else value(options.target)
     found = {"target": target, "seed": options.seed, "batch_size": options.batch_size, "output": options.output}
     return found if options.baseline is None else {**found, "baseline": value(options.baseline)}
@@ -121,7 +131,7 @@ def _columns(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _data(options: argparse.Namespace, model: Any) -> Any:
-    """Rows: a text a line, a .csv with named columns, or a .jsonl of objects; or what --text and --image give."""
+    """Rows of --text or --image, or of a file: one text per line, a .csv with named columns, or .jsonl."""
     path = Path(options.file) if options.file not in (None, "-") else None
     if path is None or path.suffix.lower() not in (".jsonl", ".csv"):
         rows = rows_of(options, model)
@@ -132,42 +142,41 @@ def _data(options: argparse.Namespace, model: Any) -> Any:
 
 
 def _row(row: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Numbers as numbers; images and masks named by files, looked for beside the data."""
-    found = {key: item for key, item in row.items() if item is not None and (item != "" or key == "text")}
+    """A row with numbers for labels; files of images and masks are relative to the data's folder."""
+    fields = {key: item for key, item in row.items() if item is not None and (item != "" or key == "text")}
     for key in ("label", "rationale"):
-        if isinstance(found.get(key), str):
-            found[key] = value(found[key])
-    if isinstance(found.get("image"), str):
-        found["image"] = str(folder / found["image"])
-    if isinstance(found.get("mask"), str):
-        found["mask"] = _mask(folder / found["mask"])
-    return found
+        if isinstance(fields.get(key), str):
+            fields[key] = value(fields[key])
+    if isinstance(fields.get("image"), str):
+        fields["image"] = str(folder / fields["image"])
+    if isinstance(fields.get("mask"), str):
+        fields["mask"] = _mask(folder / fields["mask"])
+    return fields
 
 
 def _mask(path: Path) -> Any:
-    """A picture of a mask, its numbers as they are."""
+    """The mask in an image file, its values unchanged."""
     import numpy as np
 
     try:
         from PIL import Image
 
         with Image.open(path) as opened:
-            found = np.asarray(opened.convert("L"))
+            return np.asarray(opened.convert("L"))
     except ImportError:
         raise ParameterError("Masks need Pillow, which is not installed.\n  pip install pillow") from None
     except OSError:
-        raise FileError(f"The mask {str(path)!r} is no image that can be read.") from None
-    return found
+        raise FileError(f"The mask {str(path)!r} cannot be read as an image.") from None
 
 
-# ---- what is told ----
+# ---- output ----
 
 
-def _tell(found: Any, options: argparse.Namespace) -> None:
+def _report(result: Any, options: argparse.Namespace) -> None:
     for path in options.out:
-        found.save(path)
+        result.save(path)
         say(f"written to {path}", sys.stderr)
     if options.json:
-        say_json(found.to_json())
+        say_json(result.to_json())
     elif not options.out:
-        say(found)
+        say(result)

@@ -1,6 +1,6 @@
-"""What the command line knows of methods, metrics and bundled models without importing them, and so without torch.
+"""Methods, metrics, tasks and bundled models as the command line knows them without importing torch.
 
-`make table` writes table.json anew from the registries; a test compares the two.
+`make table` writes table.json from the registries; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Known = Entry[Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Table(Mapping[str, Known]):
-    """Entries by name, as in the registry that they come from, but for their functions."""
+    """Entries by name, as in the registry they come from but without their functions."""
 
     noun: str
     entries: Mapping[str, Known]
@@ -58,7 +58,7 @@ def _file() -> dict[str, Any]:
 
 
 def methods() -> Table:
-    """What `whence.methods` has."""
+    """The entries of `whence.methods`."""
     return _table("method", "methods")
 
 
@@ -68,44 +68,50 @@ def metrics() -> Table:
 
 
 def bundled() -> list[str]:
-    """The names of the zoo."""
+    """The names of the models in the zoo."""
     return list(_file()["zoo"])
 
 
+def tasks_of_pairs() -> list[str]:
+    """The tasks in which a row may be two texts."""
+    return list(_file()["tasks_of_pairs"])
+
+
 def _table(noun: str, name: str) -> Table:
-    told = _file()[name]
-    return Table(noun, {one["name"]: _entry(one) for one in told["entries"]}, told["aliases"])
+    stored = _file()[name]
+    return Table(noun, {one["name"]: _entry(one) for one in stored["entries"]}, stored["aliases"])
 
 
 # ---- one entry as JSON, and back ----
 
 
-def _entry(told: Mapping[str, Any]) -> Known:
-    parameters = {one["name"]: _parameter(one) for one in told["parameters"]}
-    facts = {"better": told["better"]} if told["better"] else {}
-    return Entry(told["name"], _absent, told["description"], told["paper"], parameters, facts)
+def _entry(stored: Mapping[str, Any]) -> Known:
+    parameters = {one["name"]: _parameter(one) for one in stored["parameters"]}
+    facts = {"better": stored["better"]} if stored["better"] else {}
+    return Entry(stored["name"], _absent, stored["description"], stored["paper"], parameters, facts)
 
 
 def _absent(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("the table knows functions by their names only")
 
 
-def _parameter(told: Mapping[str, Any]) -> Parameter:
-    kind: Any = _KINDS.get(told["kind"], Any)
-    if told["choices"] is not None:
-        kind = Literal[tuple(map(ast.literal_eval, told["choices"]))]
-    bounds = None if told["bounds"] is None else Bounds(*told["bounds"])
-    return Parameter(told["name"], ast.literal_eval(told["default"]), kind, bounds, told["optional"])
+def _parameter(stored: Mapping[str, Any]) -> Parameter:
+    kind: Any = _KINDS.get(stored["kind"], Any)
+    if stored["choices"] is not None:
+        kind = Literal[tuple(map(ast.literal_eval, stored["choices"]))]
+    bounds = None if stored["bounds"] is None else Bounds(*stored["bounds"])
+    return Parameter(stored["name"], ast.literal_eval(stored["default"]), kind, bounds, stored["optional"])
 
 
-def _told(entry: Known) -> dict[str, Any]:
+def _stored_entry(entry: Known) -> dict[str, Any]:
     return {
         "name": entry.name, "description": entry.description, "paper": entry.paper,
-        "better": entry.facts.get("better", ""), "parameters": [_said(p) for p in entry.parameters.values()],
+        "better": entry.facts.get("better", ""),
+        "parameters": [_stored_parameter(p) for p in entry.parameters.values()],
     }  # fmt: skip
 
 
-def _said(p: Parameter) -> dict[str, Any]:
+def _stored_parameter(p: Parameter) -> dict[str, Any]:
     bounds = None if p.bounds is None else [p.bounds.low, p.bounds.high, p.bounds.open_low]
     return {
         "name": p.name, "default": repr(p.default), "kind": p.kind.__name__ if p.kind in _KINDS.values() else "any",
@@ -114,19 +120,21 @@ def _said(p: Parameter) -> dict[str, Any]:
 
 
 def made() -> str:
-    """The file as it should be, by the registries."""
+    """The content of the file, by the registries."""
     import whence
+    from whence.adapters.tasks import TASKS
     from whence.zoo import ZOO
 
-    told: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for name, registry in (("methods", whence.methods), ("metrics", whence.metrics)):
-        others = dict(getattr(registry, "aliases", {}))
-        told[name] = {"entries": [_told(entry) for entry in registry.values()], "aliases": others}
-    return json.dumps({**told, "zoo": list(ZOO)}, ensure_ascii=False, indent=1) + "\n"
+        aliases = dict(getattr(registry, "aliases", {}))
+        stored[name] = {"entries": [_stored_entry(entry) for entry in registry.values()], "aliases": aliases}
+    stored["tasks_of_pairs"] = [name for name, task in TASKS.items() if task.reads_pairs]
+    return json.dumps({**stored, "zoo": list(ZOO)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def write() -> None:
-    """Write the file anew."""
+    """Write the file."""
     from whence.util.files import put
 
     put(FILE, made())
