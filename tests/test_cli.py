@@ -177,13 +177,13 @@ MISTAKES = {
     "no zoo model": (["explain", "--model", "zoo:x", "--text", "a", "--method", "gradient"], "The zoo has no 'x'"),
     "a foreign parameter": (["explain", *BASE, "--text", "a", "--method", "gradient", "--steps", "5"], "no parameter"),
     "a wrong value": (["explain", *BASE, "--text", "a", "--method", "lime", "--samples", "x"], "samples='x' is not"),
-    "no label": (["explain", *BASE, "--text", "a", "--method", "gradient", "--target", "X"], "is no label"),
+    "no label": (["explain", *BASE, "--text", "a", "--method", "gradient", "--target", "X"], "is not a label"),
     "no such method": (["compare", *BASE, "--text", "a", "--methods", "gradint"], "Did you mean 'gradient'"),
     "a method twice": (["compare", *BASE, "--text", "a", "--methods", "lime,gradient, lime"], "has 'lime' twice"),
     "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
     "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "cannot be combined"),
     "too few seconds": (
-        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "one --second a --text"
+        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "one --second for each --text"
     ),
     "an unknown ending": (["explain", *BASE, "--text", "a", "--method", "lime", "--out", "a.xyz"], "ends in none of"),
     "no folder": (
