@@ -183,7 +183,7 @@ MISTAKES = {
     "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
     "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "cannot be combined"),
     "too few seconds": (
-        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "one --second for each --text"
+        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "--second for each --text"
     ),
     "an unknown ending": (["explain", *BASE, "--text", "a", "--method", "lime", "--out", "a.xyz"], "ends in none of"),
     "no folder": (
