@@ -1,7 +1,8 @@
-"""Writes the tables of docs/methods.md and docs/evaluation.md from the registries: `make table`."""
+"""Writes the tables of the docs from the registries and from the files' own docstrings: `make table`."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,18 @@ def metrics() -> str:
     return "\n".join(lines)
 
 
+def files() -> str:
+    """Every file of the package with the first sentence of its docstring, room by room."""
+    package = DOCS.parent / "src" / "whence"
+    lines = []
+    for file in sorted(package.rglob("*.py"), key=lambda file: (len(file.parts) > len(package.parts) + 1, file)):
+        docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        name = file.relative_to(package)
+        title = f"`{name.parent}/`" if name.name == "__init__.py" and name.parent.name else f"`{name}`"
+        lines.append(_row(title, docstring.split("\n\n")[0].replace("\n", " ")))
+    return "\n".join(["| file | what it is |", "|---|---|", *lines])
+
+
 def _parameter(parameter: Any) -> str:
     others = [repr(choice) for choice in parameter.choices if choice != parameter.default]
     return f"`{parameter.name}={' | '.join([repr(parameter.default), *others])}`".replace("'", '"')
@@ -38,7 +51,7 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-PAGES = {"methods.md": ("methods", methods), "evaluation.md": ("metrics", metrics)}
+PAGES = {"methods.md": ("methods", methods), "evaluation.md": ("metrics", metrics), "architecture.md": ("files", files)}
 
 
 def page(name: str) -> str:

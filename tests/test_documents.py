@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +40,7 @@ def test_most_pages_have_code() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["methods.md", "evaluation.md"])
+@pytest.mark.parametrize("page", ["methods.md", "evaluation.md", "architecture.md"])
 def test_the_tables_are_those_of_the_registries(page: str) -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
@@ -59,3 +63,24 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_worked_example_of_a_new_method_works(tmp_path: Path) -> None:
+    """The diff in docs/architecture.md, applied to a copy: one source file and its oracle are all there is to write."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.S)
+    skipped = shutil.ignore_patterns("__pycache__", "weights", "*.egg-info")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=skipped)
+    for folder in ("tests/oracles", "tests/support"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=skipped)
+    for file in ("tests/__init__.py", "tests/conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=tmp_path, check=True)
+    (written,) = re.findall(r"^\+\+\+ b/(src/\S+)$", diff, re.M)
+    (oracle,) = re.findall(r"^\+\+\+ b/(tests/\S+)$", diff, re.M)
+    assert (tmp_path / written).exists()
+    places = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(tmp_path)])}
+    check = "import whence; assert 'clipped_gradient' in whence.methods; print(whence.__file__)"
+    for command in (["-c", check], ["-m", "pytest", "-n", "0", "-p", "no:cacheprovider", oracle]):
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=places, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

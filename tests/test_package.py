@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,28 @@ def test_the_door_has_few_rooms() -> None:
     entries = {p.name for p in SOURCE.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
     assert {name.removesuffix(".py") for name in entries} == {*ORDER, "__main__"}
     assert len(entries) <= 16
+
+
+TREES = {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
+
+
+def test_files_and_functions_are_small() -> None:
+    for file, tree in TREES.items():
+        assert len(file.read_text().splitlines()) <= 400, file
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 60, f"{file}: {node.name}"
+                if node.name == "__init__":
+                    assert len(node.args.args) + len(node.args.kwonlyargs) - 1 <= 10, f"{file}:{node.lineno}"
+
+
+def test_one_attribute_of_tensors_is_ours() -> None:
+    """What a pass notes on tensors goes through the store of the trackers."""
+    for file, tree in TREES.items():
+        names = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        marks = {name for name in names if re.fullmatch(r"_whence\w*", name)}
+        assert not marks or file == SOURCE / "engine" / "trackers" / "store.py", f"{file}: {marks}"
 
 
 def test_every_method_has_an_oracle_and_a_description() -> None:
