@@ -43,69 +43,35 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-__all__ = [
-    "Attribution",
-    "AxiomTable",
-    "BaselineError",
-    "Call",
-    "Comparison",
-    "DivergedError",
-    "FileError",
-    "IndependentError",
-    "InputError",
-    "MethodError",
-    "ModelError",
-    "NoAttention",
-    "NoRule",
-    "ParameterError",
-    "Recommendation",
-    "RuleError",
-    "Scoreboard",
-    "TargetError",
-    "Trace",
-    "WhenceError",
-    "WhenceWarning",
-    "axioms",
-    "compare",
-    "derivative",
-    "evaluate",
-    "explain",
-    "load",
-    "method",
-    "methods",
-    "metric",
-    "metrics",
-    "neutral",
-    "recommend",
-    "trace",
-    "wrap",
-]
+__all__ = [  # noqa: RUF022  (in four groups)
+    # verbs
+    "load", "wrap", "explain", "compare", "trace", "evaluate", "recommend", "axioms",
+    # results
+    "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable",
+    # extension points
+    "method", "methods", "metric", "metrics", "Call", "derivative", "neutral",
+    # errors
+    "WhenceError", "BaselineError", "DivergedError", "FileError", "IndependentError", "InputError", "MethodError",
+    "ModelError", "NoAttention", "NoRule", "ParameterError", "RuleError", "TargetError", "WhenceWarning",
+]  # fmt: skip
 
-_HOMES = {
-    "whence.adapters.load": ["load"],
-    "whence.adapters.wrapped": ["wrap"],
-    "whence.api": ["compare", "explain", "trace"],
-    "whence.results.attribution": ["Attribution"],
-    "whence.results.comparison": ["Comparison"],
-    "whence.results.trace": ["Trace"],
-    "whence.engine.call": ["Call", "derivative"],
-    "whence.evaluation.recommend": ["Recommendation", "recommend"],
-    "whence.evaluation.evaluate": ["evaluate"],
-    "whence.evaluation.scoreboard": ["Scoreboard"],
-    "whence.methods": ["method"],
-    "whence.evaluation.metrics": ["metric"],
-    "whence.evaluation.axioms": ["AxiomTable", "axioms"],
-    "whence.subject.named_baselines": ["neutral"],
-}
-_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {  # where each name is defined; errors are in whence.errors, `methods` and `metrics` see below
+    "load": "adapters.load", "wrap": "adapters.wrapped",
+    "explain": "api", "compare": "api", "trace": "api",
+    "evaluate": "evaluation.evaluate", "recommend": "evaluation.recommend", "axioms": "evaluation.axioms",
+    "Attribution": "results.attribution", "Comparison": "results.comparison", "Trace": "results.trace",
+    "Scoreboard": "evaluation.scoreboard", "Recommendation": "evaluation.recommend", "AxiomTable": "evaluation.axioms",
+    "method": "methods", "metric": "evaluation.metrics",
+    "Call": "engine.call", "derivative": "engine.call", "neutral": "subject.named_baselines",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """A public name, or a module of the package, at its first use."""
     if name in __all__:
-        found = getattr(importlib.import_module(_WHERE.get(name, "whence.errors")), name)
-        globals()[name] = found
-        return found
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+        globals()[name] = value
+        return value
     missing = AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name.startswith("_"):
         raise missing
