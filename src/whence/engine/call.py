@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.engine.ops import FAMILIES, GROUP
 from whence.errors import RuleError
+from whence.util.tree import flatten, swapped
 
 Gradients = Tensor | Sequence[Tensor | None]
 Rule = Callable[["Call", Any], Gradients]
@@ -208,23 +209,3 @@ class Ahead:
 
 def rule_name(rule: Rule) -> str:
     return getattr(rule, "__name__", type(rule).__name__)
-
-
-def swapped(value: Any, swap: Mapping[int, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return swap.get(id(value), value)
-    if isinstance(value, dict):
-        return {key: swapped(item, swap) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(swapped(item, swap) for item in value)
-    return value
-
-
-def flatten(value: Any, tensors: list[Tensor]) -> Any:
-    """Collect the tensors of a result; what comes back is its form, with the class in each tensor's place."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return Tensor
-    if isinstance(value, tuple | list):
-        return (type(value), [flatten(item, tensors) for item in value])
-    return ("constant", value)

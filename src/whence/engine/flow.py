@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import custom_functions
 from whence.engine.arguments import placed
-from whence.engine.call import Call, Rule, derivative, find_rule, swapped
+from whence.engine.call import Call, Rule, derivative, find_rule
 from whence.engine.captures import Captures
 from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.expand.agreement import check_same
@@ -47,7 +47,7 @@ from whence.engine.trackers import NOT_RUN, Birth, Op, Tracker, hooks
 from whence.engine.trackers.modality import modality_of
 from whence.engine.trackers.ordering import SORTS, Orders
 from whence.errors import NoRule
-from whence.util.tree import tensors_in
+from whence.util.tree import swapped, tensors_in
 
 _DETACHING = frozenset({"detach", "data", "_set_grad_enabled"})
 

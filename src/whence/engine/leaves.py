@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from whence.engine.call import swapped
 from whence.engine.ops import Spelling, family_of
 from whence.engine.outputs import changed, floating
 from whence.engine.trackers import Birth, store
 from whence.errors import BaselineError, ModelError
 from whence.util.keys import input_of, new_key
+from whence.util.tree import swapped
 
 if TYPE_CHECKING:
     from whence.engine.flow import Flow

@@ -17,16 +17,14 @@ from whence.engine.call import (
     Rule,
     derivative,
     find_rule,
-    flatten,
     rule_name,
-    swapped,
     version_of,
 )
 from whence.engine.inplace import out_of_place
 from whence.engine.ops import GROUP
 from whence.engine.trackers import Op, store
 from whence.errors import RuleError
-from whence.util.tree import tensors_in
+from whence.util.tree import flatten, swapped, tensors_in, unflatten
 
 _MAKER = "maker"  # on a ruled op's output: its call
 
@@ -77,7 +75,7 @@ def only_views(op: Op) -> bool:
 def _run(signal: Signal, call: Call, live: Sequence[Tensor], rule: Rule | None) -> Any:
     node = _Prepared if isinstance(rule, Ahead) else _Ruled
     flat = node.apply(signal, call, rule, *live)
-    return _unflatten(call.form, iter(flat))
+    return unflatten(call.form, iter(flat))
 
 
 class _Ruled(torch.autograd.Function):
@@ -159,13 +157,3 @@ def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, gi
             f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
             "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
         )
-
-
-def _unflatten(form: Any, tensors: Any) -> Any:
-    if form is Tensor:
-        return next(tensors)
-    kind, parts = form
-    if kind == "constant":
-        return parts
-    items = [_unflatten(part, tensors) for part in parts]
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import swapped, version_of
+from whence.engine.call import version_of
 from whence.engine.trackers import Op, Tracker
 from whence.errors import DivergedError
+from whence.util.tree import swapped
 
 
 @dataclass(slots=True)

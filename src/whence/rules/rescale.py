@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients, swapped
+from whence.engine.call import Ahead, Back, Call, Gradients
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, RowsNeeded
 from whence.errors import DivergedError
 from whence.rules.path_integral import path_integral
-from whence.util.tree import tensors_in
+from whence.util.tree import swapped, tensors_in
 
 _KINKED = frozenset(
     """relu relu6 leaky_relu clamp abs hardswish hardsigmoid softshrink hardshrink round floor ceil trunc frac

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Call, swapped
+from whence.engine.call import Call
 from whence.engine.inplace import out_of_place
 from whence.engine.ops import GROUP
 from whence.engine.tape import Tape
 from whence.engine.trackers import NOT_RUN, Op, Tracker, store
 from whence.rules.rescale import STEEP, derivative_where, too_close
-from whence.util.tree import tensors_in
+from whence.util.tree import swapped, tensors_in
 
 _PARTIAL = STEEP | {"sqrt", "rsqrt", "reciprocal", "log1p", "tan"}  # not defined at every x' + Δx⁺
 _PARTS, _BORN = "parts", "born"

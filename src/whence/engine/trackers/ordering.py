@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import swapped
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, Tape, TapeEntry
 from whence.engine.trackers import Op, Tracker, store
 from whence.errors import DivergedError
-from whence.util.tree import tensors_in
+from whence.util.tree import swapped, tensors_in
 
 _ORDER = "order"
 SORTS = frozenset({"sort", "argsort"})

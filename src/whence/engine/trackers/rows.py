@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import swapped
 from whence.engine.ops import GROUP
 from whence.engine.trackers import Birth, Op, Tracker, store
+from whence.util.tree import swapped
 
 _ROWS = "rows"
 _MOVES = frozenset("view index repeat concatenate".split())

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import swapped
 from whence.engine.expand.attention import operands
 from whence.engine.ops import GROUP
 from whence.engine.trackers import Birth, Op, Tracker, store
 from whence.util.keys import input_of
-from whence.util.tree import tensors_in
+from whence.util.tree import swapped, tensors_in
 
 NONE, LOST = 0, -1
 LEARNED = "~"  # begins the names of tokens that a model has learned and that look at tokens of an input
