@@ -34,7 +34,7 @@ from whence.engine.inplace import (
     same,
     target_of,
 )
-from whence.engine.leaves import Sites
+from whence.engine.leaves import Leaves
 from whence.engine.liveness import Marks
 from whence.engine.log import Log, lose, no_derivative, no_rule
 from whence.engine.nodes import Signal, only_views, run_with_rule
@@ -74,13 +74,13 @@ class Flow(TorchFunctionMode):
     """
 
     def __init__(
-        self, plan: Plan, *, rules: Mapping[str, Rule] | None = None, sites: Sites | None = None,
+        self, plan: Plan, *, rules: Mapping[str, Rule] | None = None, leaves: Leaves | None = None,
         captures: Captures | None = None, tape: Tape | None = None, trackers: Sequence[Tracker] = (),
         log: Log | None = None, method: str = "this method", refuse: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.plan, self.rules = plan, dict(plan.rules or {} if rules is None else rules)
-        self.sites, self.captures, self.tape = sites or Sites(), captures or Captures(), tape
+        self.leaves, self.captures, self.tape = leaves or Leaves(), captures or Captures(), tape
         self.log, self.method, self.refuse = log or Log(), method, refuse
         self.records = tape is not None and not tape.replays
         self.replays = tape is not None and tape.replays
@@ -102,7 +102,7 @@ class Flow(TorchFunctionMode):
         self._propagates = plan.gradient or tape is not None
         self._through = plan.through and tape is not None
         self._ahead = self.replays if plan.ahead is None else plan.ahead
-        self.trackers = [*trackers, *trackers_of(plan, self.captures, tape, self.sites.rows)]
+        self.trackers = [*trackers, *trackers_of(plan, self.captures, tape, self.leaves.rows)]
         self._orders = next((tracker for tracker in self.trackers if isinstance(tracker, Orders)), None)
         self._begin, self._copy = hooks(self.trackers, "begin"), hooks(self.trackers, "copy")
         self._before, self._describe = hooks(self.trackers, "before"), hooks(self.trackers, "describe")
@@ -206,7 +206,7 @@ class Flow(TorchFunctionMode):
             args, kwargs = placed(func, args, kwargs)
         if detaches:
             return self._look_through(spelled.name, func, args)
-        if self.plan.light and self.sites.placed():
+        if self.plan.light and self.leaves.all_entered():
             return self._plainly(spelled, func, args, kwargs or {})
         if self.plan.copies or checkpointing():
             self.log.plain = False
@@ -259,7 +259,9 @@ class Flow(TorchFunctionMode):
         if name not in EXPANSIONS or name in self._expanding or not expandable(name, args, kwargs, live):
             return False
         if name == "embedding_bag":
-            return bool(live) or self.sites.has_ids(args, kwargs)  # not an embedding itself: ids enter the one inside
+            return bool(live) or self.leaves.ids.among(
+                args, kwargs
+            )  # ids enter the embedding inside
         expand = self.plan.expand
         odd = "odd_attention" in expand and name == "scaled_dot_product_attention"
         return bool(live) and (name in expand or (odd and odd_attention(args, kwargs, live)))
@@ -286,11 +288,11 @@ class Flow(TorchFunctionMode):
 
     def _constant(self, spelled: Spelling, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = protected(spelled.name, args, kwargs)
-        embedding = self.sites.embedding(self, spelled, func, args, kwargs)
+        embedding = self.leaves.embedding(self, spelled, func, args, kwargs)
         if embedding is not None:
             return embedding
         result = func(*args, **kwargs)
-        self.sites.follow(spelled, func, args, kwargs, result)
+        self.leaves.ids.follow(spelled, func, args, kwargs, result)
         return result
 
     def _live(

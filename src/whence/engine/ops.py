@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.inplace import LENDS, MAY_DRAW
+from whence.util.tree import tensors_in
 
 # group -> family -> spellings, each without dunders and without the underscore of the in-place form
 FAMILIES: dict[str, dict[str, str]] = {
@@ -246,8 +247,7 @@ def _product(constant: str) -> Chooser:
     """A product of which all but one factor are constants is a linear map."""
 
     def choose(args: Sequence[Any], kwargs: dict[str, Any], live: Sequence[Tensor]) -> str | None:
-        flat = [f for item in args for f in (item if isinstance(item, list | tuple) else [item])]
-        return constant if sum(_is_live(f, live) for f in flat) == 1 else None
+        return constant if sum(_is_live(factor, live) for factor in tensors_in(args)) == 1 else None
 
     return choose
 

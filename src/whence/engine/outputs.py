@@ -7,12 +7,13 @@ names of PyTorch's documentation.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
+
+from whence.util.tree import rebuilt
 
 _NAMES: dict[type[nn.Module], dict[str, str]] = {
     nn.LSTM: {"0": "output", "1.0": "h_n", "1.1": "c_n"},
@@ -61,25 +62,20 @@ def _items(output: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def changed(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The output with each of its tensors changed, in the form that it had."""
+def with_first_changed(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output with its first floating tensor changed; one that holds none is left as it is."""
     if isinstance(output, Tensor):
-        return change(output)
+        return change(output) if output.is_floating_point() else output
     if isinstance(output, MutableMapping):
-        whole = dict(output) if type(output) is dict else output
-        for key, item in list(output.items()):
-            new = changed(item, change)
-            if new is not item:
-                whole[key] = new
-        return whole
+        first = next((key for key, item in output.items() if is_floating(item)), None)
+        if first is not None:
+            output[first] = change(output[first])
+        return output
     if isinstance(output, tuple | list):
-        items = [changed(item, change) for item in output]
-        if all(new is old for new, old in zip(items, output, strict=True)):
-            return output
-        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-    if is_dataclass(output) and not isinstance(output, type):
-        other: Any = copy.copy(output)
-        for field in fields(output):
-            object.__setattr__(other, field.name, changed(getattr(output, field.name), change))
-        return other
+        place = next((i for i, item in enumerate(output) if is_floating(item)), None)
+        return rebuilt(type(output), [change(item) if i == place else item for i, item in enumerate(output)])
     return output
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

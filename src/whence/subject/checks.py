@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
     """An error that says what to do, if nothing can be explained by this pass; `seen` if live ops were taken down."""
-    sites = flow.sites
-    if subject.at is not None and not sites.leaves:
+    leaves = flow.leaves
+    if subject.at is not None and not leaves.tensors:
         raise InputError(
-            f"at={subject.at!r}: the module {sites.path!r} ran {sites.calls} times in this forward pass.\n"
+            f"at={subject.at!r}: the module {leaves.path!r} ran {leaves.calls} times in this forward pass.\n"
             "  Name a module that runs, and a call that happens (the first one is @1)."
         )
-    if subject.at is not None and sites.call is None and sites.calls > 1:
+    if subject.at is not None and leaves.call is None and leaves.calls > 1:
         raise InputError(
-            f"at={subject.at!r}: this module runs {sites.calls} times in one forward pass.\n"
-            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{sites.calls}".'
+            f"at={subject.at!r}: this module runs {leaves.calls} times in one forward pass.\n"
+            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{leaves.calls}".'
         )
-    leaf = next(iter(sites.leaves.values()), None)
+    leaf = next(iter(leaves.tensors.values()), None)
     if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
         raise InputError(
             f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
@@ -44,7 +44,7 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
             f"The model's score is {score[row].tolist()} for row {row}.\n"
             "  Check the weights and this row; an explanation needs a finite score."
         )
-    if not sites.leaves:
+    if not leaves.tensors:
         raise _no_embedding(subject)
     if subject.refuse and flow.log.unseen and flow.modifies():
         node, path = next(iter(flow.log.unseen))

@@ -15,7 +15,8 @@ from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.captures import Captures, Site
 from whence.engine.flow import Flow, suspended
-from whence.engine.leaves import Instead, Sites, watched
+from whence.engine.hooks import watched
+from whence.engine.leaves import Instead, Leaves
 from whence.engine.log import Log
 from whence.engine.plan import Plan
 from whence.engine.scope import Watch, rewind
@@ -49,7 +50,7 @@ def run(subject: Subject, plan: Plan) -> Pass:
             tape = Tape(plan.copies)
             parts = None if plan.parts is None else Parts(tape, plan.parts)
             before = _forward(plan.reference, replace(plan, gradient=plan.graph), tape, parts)
-            if plan.reference.rows != subject.rows and before.flow.sites.aside:
+            if plan.reference.rows != subject.rows and before.flow.leaves.ids.aside:
                 raise RowsNeeded("ids that are used for more than their embedding")
             if parts is not None:
                 parts.settle(before.held)
@@ -114,7 +115,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     flow = Flow(
         plan,
         rules=merged(plan.rules or {}, subject.rules),
-        sites=Sites(subject.values, subject.at, subject.rows),
+        leaves=Leaves(subject.values, subject.at, subject.rows),
         captures=captures,
         tape=tape,
         trackers=() if parts is None else (parts,),
@@ -135,9 +136,9 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
         score, index = targets.pick(held, subject.target, last_real(subject))
     check_pass(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.record.add(flow, subject.rows)
-    if flow.sites.held and not flow.records:
-        subject.record.overall["held"] = list(flow.sites.held)
-    leaves = flow.sites.leaves
+    if flow.leaves.held and not flow.records:
+        subject.record.overall["held"] = list(flow.leaves.held)
+    leaves = flow.leaves.tensors
     facts = subject.measured
     if facts.score is None:
         if chance.drawn_since(random):
@@ -186,7 +187,7 @@ def _alone(subject: Subject, flow: Flow) -> None:
     """The model as it is, on what this pass gave it."""
     rewind()
     with torch.enable_grad():
-        _plain(subject, flow.sites.leaves)
+        _plain(subject, flow.leaves.tensors)
 
 
 def _plain(subject: Subject, leaves: Mapping[str, Tensor]) -> Any:
@@ -219,8 +220,8 @@ def _hand(subject: Subject, flow: Flow, name: str, value: Any) -> Any:
         return _copied(value)
     role = subject.roles.get(name, "fixed")
     if role == "value":
-        return flow.sites.tensor(flow, name, value)
-    return flow.sites.ids(name, value) if role == "ids" else value.detach().clone()
+        return flow.leaves.enter(flow, name, value)
+    return flow.leaves.ids.begin(name, value) if role == "ids" else value.detach().clone()
 
 
 def _copied(value: Any) -> Any:

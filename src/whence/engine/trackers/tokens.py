@@ -404,7 +404,7 @@ class Tokens(Tracker):
         scores = [numbers for t, numbers in known if len(numbers) == 2 and t.shape == output.shape]
         if scores:
             return scores[0]  # masked, and still about the same tokens
-        plain = [a for a in _tensors((args, tuple(kwargs.values()))) if _is_content(a) and a.numel() > 1]
+        plain = [a for a in tensors_in((args, kwargs)) if _is_content(a) and a.numel() > 1]
         if len(plain) == 1 and plain[0].shape == output.shape:
             return numbers_of(plain[0])  # filled with one number
         swap = _as_numbers(plain, live)
@@ -414,7 +414,7 @@ class Tokens(Tracker):
     def _written(self, name: str, func: Any, args: Any, kwargs: Any, live: Any, writes: bool) -> tuple[Tensor, ...]:
         """x[mask] = y, x.masked_scatter_(…), and sums of parts put in place."""
         target, base = args[0], args[0]._base if writes else None
-        given = [a for a in _tensors((args[1:], tuple(kwargs.values()))) if _is_content(a)]
+        given = [a for a in tensors_in((args[1:], kwargs)) if _is_content(a)]
         if not any(a.numel() > 1 for a in given):
             return numbers_of(target)  # one number here and there: still the same tokens
         most = max(len(numbers_of(t)) for t in (target, *given))
@@ -462,7 +462,7 @@ def _moved(func: Any, args: Any, kwargs: Any, live: Any, known: Any, family: str
     for place in range(most):
         swap = {id(t): numbers[min(place, len(numbers) - 1)] for t, numbers in known}
         if family == "concatenate":
-            others = [t for t in _tensors((args, tuple(kwargs.values()))) if id(t) not in swap]
+            others = [t for t in tensors_in((args, kwargs)) if id(t) not in swap]
             swap |= _as_numbers(others, live, place)
         elif getattr(func, "__name__", "") == "as_strided":
             if not all(t.is_contiguous() for t, _ in known):
@@ -485,14 +485,6 @@ def _moved(func: Any, args: Any, kwargs: Any, live: Any, known: Any, family: str
 def _as_numbers(tensors: Sequence[Tensor], live: Sequence[Tensor], place: int = 0) -> dict[int, Tensor]:
     """Numbers in the tensors' stead."""
     return {id(t): _at_place(t, place, live) for t in tensors}
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [t for item in value for t in _tensors(item)]
-    return []
 
 
 def _is_content(t: Tensor) -> bool:

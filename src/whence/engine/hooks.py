@@ -1,0 +1,79 @@
+"""Hooks that tell a pass which module is running, show it what enters and leaves, and are gone when the pass ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from whence.engine.outputs import is_floating, with_first_changed
+
+if TYPE_CHECKING:
+    from whence.engine.flow import Flow
+
+
+@contextmanager
+def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
+    """Keep `flow.path` for the length of the block; passes in other threads are not affected."""
+    handles = []
+
+    def ours() -> bool:
+        return threading.get_ident() == flow.thread and not flow.suspended
+
+    def watch(path: str, module: nn.Module) -> None:
+        depth: list[int] = []  # of each running call: a hook of the user's may raise before or after ours
+
+        def enter(module: nn.Module, args: Any, kwargs: Any = None) -> Any:  # None: another thread, half-way through
+            if not ours():
+                return None
+            depth.append(len(flow.path))
+            flow.path.append(path)
+            return _entering(flow, path, args, kwargs) if flow.captures.active else None
+
+        def leave(module: nn.Module, args: Any, output: Any) -> Any:
+            if not ours() or not depth:
+                return None
+            del flow.path[depth.pop() :]
+            return None if output is None else _leaving(flow, path, module, output)
+
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+
+    try:
+        for path, module in root.named_modules() if root is not None else ():
+            if not isinstance(module, torch.jit.ScriptModule):
+                watch(path, module)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _entering(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
+    """Show the module's first tensor to the captures; give the arguments to go on with."""
+
+    def show(tensor: Tensor) -> Tensor:
+        return _captured(flow, "input", path, tensor)
+
+    if any(is_floating(a) for a in args):
+        return with_first_changed(args, show), kwargs
+    return args, with_first_changed(dict(kwargs), show)
+
+
+def _leaving(flow: Flow, path: str, module: nn.Module, output: Any) -> Any:
+    """What the model goes on with: edited by captures, detached where the plan says so, a leaf where explained."""
+    if flow.captures.active:
+        output = with_first_changed(output, lambda t: _captured(flow, "output", path, t))
+    detach_at = flow.plan.detach_at
+    if detach_at is not None and detach_at(path):
+        output = with_first_changed(output, lambda t: flow.detach_here(path, t))
+    return flow.leaves.output(flow, path, module, output)
+
+
+def _captured(flow: Flow, kind: Literal["input", "output"], path: str, tensor: Tensor) -> Tensor:
+    flow.is_live(tensor)  # marks what came out of ops that the mode never saw
+    return flow.captures.visit(kind, path, tensor)
