@@ -18,7 +18,8 @@ from whence.engine.expand.attention import operands
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.ops import GROUP
 from whence.engine.trackers import Op, Tracker, modality, store
-from whence.engine.trackers.tokens import Tokens, numbers_of
+from whence.engine.trackers.token_numbers import numbers_of
+from whence.engine.trackers.tokens import Tokens
 
 _WEIGHTS = "weights"  # on a softmax's result and its copies
 _PIECE = "piece"  # on a part of it that is still about queries and keys

@@ -259,9 +259,7 @@ class Flow(TorchFunctionMode):
         if name not in EXPANSIONS or name in self._expanding or not expandable(name, args, kwargs, live):
             return False
         if name == "embedding_bag":
-            return bool(live) or self.leaves.ids.among(
-                args, kwargs
-            )  # ids enter the embedding inside
+            return bool(live) or self.leaves.ids.among(args, kwargs)  # ids enter the embedding inside
         expand = self.plan.expand
         odd = "odd_attention" in expand and name == "scaled_dot_product_attention"
         return bool(live) and (name in expand or (odd and odd_attention(args, kwargs, live)))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from whence.engine.captures import Site
 from whence.engine.trackers.modality import Modality
-from whence.engine.trackers.tokens import LEARNED, NONE, Tokens, numbers_of
+from whence.engine.trackers.token_numbers import NONE, numbers_of
+from whence.engine.trackers.tokens import LEARNED, Tokens
 from whence.errors import InputError
 
 
@@ -119,7 +120,7 @@ def _blocks_merged(maps: list[AttentionMap], tokens: Tokens) -> list[AttentionMa
         if len(group) == 1 or all(m.complete and _same_tokens(m.query_tokens, first.query_tokens) for m in group):
             continue
         parts = [m.query_tokens for m in group if m.query_tokens is not None]
-        every = tokens.every(parts) if len(parts) == len(group) else None
+        every = tokens.sources.every(parts) if len(parts) == len(group) else None
         unasked = all(m.reduced[0].dim() == 1 for m in group)  # the method does not look at maps
         if every is None or not (unasked or all(m.reduced[0].dim() == 3 for m in group)):
             raise _in_pieces(first)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from whence.engine.trackers.modality import Modality
-from whence.engine.trackers.tokens import LEARNED, LOST
+from whence.engine.trackers.token_numbers import LOST
+from whence.engine.trackers.tokens import LEARNED
 from whence.methods.answer import Answer
 from whence.methods.attention.attention_map import AttentionMap
 from whence.methods.attention.layout import Scores, on_inputs

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from whence.engine.trackers.modality import Modality
-from whence.engine.trackers.tokens import LEARNED, LOST, Source
+from whence.engine.trackers.token_numbers import LOST
+from whence.engine.trackers.token_sources import Source
+from whence.engine.trackers.tokens import LEARNED
 from whence.errors import InputError, warn
 from whence.methods.answer import Answer
 from whence.methods.attention.reading import Reading
@@ -61,7 +63,7 @@ def _by_input(reading: Reading, scores: Scores, padding: bool) -> tuple[dict[str
         name = input_of(key)
         first = not any(input_of(k) == name for k in found)
         joint = [m for m in scores.values if name in m and not any(name in n and m < n for n in scores.values)]
-        placed = [m for m in joint if (at := scores.tokens.get(m)) is not None and reading.tokens.one(name, at)]
+        placed = [m for m in joint if (at := scores.tokens.get(m)) is not None and reading.tokens.sources.one(name, at)]
         unclaimed = bool(joint) and not any(input_of(k) in joint[0] for k in found)
         if placed and first:
             values = scores.values[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
@@ -137,7 +139,7 @@ def _of_no_input(reading: Reading, values: Tensor, tokens: Tensor | None) -> Ten
 def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None, padding: bool) -> Tensor:
     """Scores (rows, k, n) of positions as those of an input's tokens, in its order: (rows, k, …)."""
     assert at is not None
-    source = reading.tokens.one(name, at)
+    source = reading.tokens.sources.one(name, at)
     assert isinstance(source, Source)
     ours = source.holds(at)
     index = torch.where(ours, (at - source.first) % source.size, 0)[:, None].expand_as(scores)

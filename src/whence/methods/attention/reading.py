@@ -17,7 +17,8 @@ from whence.engine.expand.attention import fused_back
 from whence.engine.liveness import born_in_a_pass
 from whence.engine.trackers.modality import Modality, both, depth_of, modality_of
 from whence.engine.trackers.rows import row_axis_of
-from whence.engine.trackers.tokens import Tokens, numbers_of
+from whence.engine.trackers.token_numbers import numbers_of
+from whence.engine.trackers.tokens import Tokens
 from whence.methods.attention.attention_map import AttentionMap, by_head, is_over_features, is_over_queries, merged
 from whence.methods.attention.readout import is_output_of, last_maps
 from whence.methods.attention.windows import spread, spread_pairs, window_tokens
@@ -193,7 +194,7 @@ class Reading:
             return lambda t: order(t.sum(-1))
         axis = -1 if bool((numbers[0] == numbers[0][..., :1]).all()) else 1
         tokens = numbers[0].select(axis, 0)
-        every = None if rows in state.shape[:2] else self.tokens.every((tokens,))
+        every = None if rows in state.shape[:2] else self.tokens.sources.every((tokens,))
         if every is None:
             return lambda t: order(t.sum(axis)) if axis < 0 else t.sum(axis)
         ours = tokens > 0
@@ -215,7 +216,9 @@ class Reading:
         query, key = both(modalities)
         m = AttentionMap(site, layer, self._runs.get(layer, 0), query, key, self.tokens, depth)
         if len(numbers) == 2 and numbers[0].dim() > 2:
-            m.query_tokens, m.key_tokens = (self.tokens.by_row(n) for n in (numbers[0][..., 0], numbers[1][..., 0, :]))
+            m.query_tokens, m.key_tokens = (
+                self.tokens.sources.by_row(n) for n in (numbers[0][..., 0], numbers[1][..., 0, :])
+            )
             if m.query_tokens is None or m.key_tokens is None:
                 m.pairs = (numbers[0], numbers[1])
             m.key = self._names(m.key_tokens) or key
@@ -230,7 +233,7 @@ class Reading:
         return (self._names(numbers[0][..., 0]) if len(numbers) == 1 else frozenset()) or both(tagged)[0]
 
     def _names(self, tokens: Tensor | None) -> Modality:
-        return frozenset() if tokens is None else self.tokens.names(tokens)
+        return frozenset() if tokens is None else self.tokens.sources.names(tokens)
 
     # ---- what comes back ----
 
@@ -255,8 +258,8 @@ class Reading:
             a = a.transpose(0, 1)  # heads first
         elif row_axis is not None and row_axis.axis == 0 and a.dim() == 3 and row_axis.inner == 1 < rows < len(a):
             a = a.unflatten(0, (-1, rows)).transpose(0, 1)
-        if m.pairs is not None and m.pairs[0].shape == a.shape and self.tokens.every(m.pairs) is not None:
-            m.query_tokens = m.key_tokens = self.tokens.every(m.pairs)
+        if m.pairs is not None and m.pairs[0].shape == a.shape and self.tokens.sources.every(m.pairs) is not None:
+            m.query_tokens = m.key_tokens = self.tokens.sources.every(m.pairs)
             m.complete = False
             return spread_pairs(a, *m.pairs, self.tokens)
         if a.dim() != 4 or len(a) == rows:

@@ -103,7 +103,7 @@ def real_positions(subject: Subject, m: AttentionMap, side: str, n: int) -> Tens
     dtype = torch.promote_types(like.dtype, torch.float32)
     real = torch.ones(subject.rows, n, dtype=dtype, device=like.device)
     for name in sorted(modality):
-        source = None if tokens is None else m.tokens.one(name, tokens)
+        source = None if tokens is None else m.tokens.sources.one(name, tokens)
         if source is not None and tokens is not None:
             mask = real_units(subject, name, (subject.rows, source.size))
             if mask is not None:

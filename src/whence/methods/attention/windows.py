@@ -9,7 +9,9 @@ from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layers
-from whence.engine.trackers.tokens import Source, Tokens, begin, numbers_of
+from whence.engine.trackers.token_numbers import numbers_of
+from whence.engine.trackers.token_sources import Source
+from whence.engine.trackers.tokens import Tokens, begin
 from whence.errors import InputError
 from whence.subject import Subject
 
@@ -69,8 +71,8 @@ def spread(a: Tensor, where: tuple[Tensor, Tensor, int] | None, rows: int) -> Te
 
 def spread_pairs(a: Tensor, query: Tensor, key: Tensor, tokens: Tokens) -> Tensor:
     """Pieces of maps, in any layout, as (rows, heads, n, n): every entry goes to its query's and its key's place."""
-    every = tokens.every((query, key))
-    source = None if every is None else tokens.source_of(int(every[0, 0]))
+    every = tokens.sources.every((query, key))
+    source = None if every is None else tokens.sources.of(int(every[0, 0]))
     if source is None:
         raise _untold(a)
     ours = source.holds(query) & source.holds(key)
