@@ -118,7 +118,7 @@ def test_words_are_removed_together(bert: Any) -> None:
     assert float(a[0].values[0, 0]) == 0  # special tokens stay
     alone = whence.explain(clf, "dull", method="leave_one_out", units="words", target=0, baseline="mask")
     close(a[1].values, alone.values, 1e-5)
-    with pytest.raises(InputError, match="knows none"):
+    with pytest.raises(InputError, match="a bare model does not know"):
         whence.explain(nn.Linear(2, 2), torch.ones(1, 2), method="leave_one_out", units="words")
 
 

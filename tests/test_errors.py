@@ -97,13 +97,13 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
         "baseline shape",
         {"baseline": torch.zeros(3, 5)},
         whence.BaselineError,
-        r"\(3, 5\), and the input is \(3, 6\)",
+        r"\(3, 5\), but the input has \(3, 6\)",
     ),
-    ("baseline rows", {"baseline": torch.zeros(2, 6)}, whence.BaselineError, r"\(2, 6\), and the input"),
+    ("baseline rows", {"baseline": torch.zeros(2, 6)}, whence.BaselineError, r"\(2, 6\), but the input"),
     ("baseline NaN", {"baseline": nan_at(0, 0)}, whence.BaselineError, "not finite"),
     ("baseline kind", {"baseline": object()}, whence.BaselineError, "Give a number, a tensor"),
     ("baseline name", {"baseline": {"inputt": 0}}, whence.BaselineError, "Did you mean 'input'"),
-    ("baseline parts", {"baseline": (0, 0)}, whence.BaselineError, "2 parts, and 1 inputs"),
+    ("baseline parts", {"baseline": (0, 0)}, whence.BaselineError, "2 parts, but 1 inputs"),
     # dependence
     ("detached", {"model": lambda x: MLP(x.detach())}, whence.IndependentError, "does not depend on 'input'"),
     (

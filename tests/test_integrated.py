@@ -392,7 +392,7 @@ def test_inputs_that_a_dict_of_baselines_leaves_out_start_at_0() -> None:
         ({"tolerance": -1}, "above 0"),
         ({"max_steps": 1}, "max_steps=1 is not allowed"),
         ({"rule": "simpson"}, "rule='simpson' is not allowed"),
-        ({"baseline": torch.zeros(2, 5)}, r"shape \(2, 5\), and the input is \(4, 6\)"),
+        ({"baseline": torch.zeros(2, 5)}, r"shape \(2, 5\), but the input has \(4, 6\)"),
         ({"baseline": float("nan")}, "Give a finite number"),
         ({"baseline": torch.full((6,), float("nan"))}, "not finite"),
         ({"baseline": []}, "list of baselines is empty"),

@@ -294,7 +294,7 @@ MISTAKES: list[tuple[str, Any, Any, dict[str, Any], type[whence.WhenceError], st
     ("kind", linear, IMAGES, {"units": 1.5}, whence.ParameterError, "units=1.5 is not allowed(.|\n)*side of a block"),
     ("zero", linear, IMAGES, {"units": 0}, whence.ParameterError, "units=0 is not allowed"),
     ("bool", linear, IMAGES, {"units": True}, whence.ParameterError, "units=True is not allowed"),
-    ("words", bag, TEXT, {"units": "words"}, whence.InputError, r"a bare model knows none(.|\n)*tensor \(2, 4\)"),
+    ("words", bag, TEXT, {"units": "words"}, whence.InputError, r"a bare model does not know(.|\n)*tensor \(2, 4\)"),
     ("pixels", bag, TEXT, {"units": "pixels"}, whence.InputError, r"needs an input \(rows, channels(.|\n)*\(2, 4\)"),
     ("tokens", linear, IMAGES, {"units": "tokens"}, whence.InputError, r"needs an input \(rows, n, hidden\)"),
     ("floats", linear, IMAGES, {"units": HALVES.double()}, whence.ParameterError, "float64(.|\n)*whole numbers"),
@@ -327,7 +327,7 @@ def test_wrong_units_are_named(method: str, mistake: Any) -> None:
 
 def test_an_ambiguous_tensor_is_asked_about() -> None:
     square = torch.zeros(2, 4, 6, dtype=torch.long)  # two rows, or two channels
-    with pytest.raises(whence.InputError, match="may be one row with its channels(.|\n)*all 4 dimensions"):
+    with pytest.raises(whence.InputError, match="can mean one row with its channels(.|\n)*all 4 dimensions"):
         explain(lambda x: x.sum((1, 2, 3)), IMAGES[:2], "shapley", units=square)
     assert explain(lambda x: x.sum((1, 2, 3)), IMAGES[:2], "shapley", units=square[None]).values.shape == (2, 2, 4, 6)
 

@@ -357,7 +357,7 @@ def test_the_table_prints_and_writes_itself(tmp_path: Path) -> None:
         ({"target": torch.zeros(3, 2).long()}, whence.TargetError, "Properties are measured of one score per row."),
         ({"target": 9}, whence.TargetError, "target 9 of row 0 is out of range"),
         ({"baseline": [0.0, 1.0]}, whence.BaselineError, "against one baseline, and 2 were given."),
-        ({"baseline": torch.zeros(7)}, whence.BaselineError, "has the shape (7,), and the input is (3, 5)."),
+        ({"baseline": torch.zeros(7)}, whence.BaselineError, "has the shape (7,), but the input has (3, 5)."),
         (
             {"equivalents": [nn.Linear(5, 3).double()]},
             whence.InputError,

@@ -211,11 +211,11 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     facts = subject.measured
     assert facts.score is not None
     if facts.probability is not None:
-        subject.record.say(probability=row_entries(facts.probability))
+        subject.record.note_per_row(probability=row_entries(facts.probability))
     there = answer.baseline_score
     if there is None and subject.baselines:
         there, per_row = at_baseline.score(subject)
-        subject.record.say(**per_row)
+        subject.record.note_per_row(**per_row)
     before = there if answer.start_score is None else answer.start_score
     return Part(answer, facts.score, facts.index, before, kept(subject.pinned(), keep, params))
 
@@ -224,7 +224,7 @@ def _answer_of(subject: Subject, params: Mapping[str, Any]) -> Answer:
     """What the method answers; its receipt entries are noted."""
     answer = answer_of(subject.method, subject, params)
     subject.record.overall |= answer.overall
-    subject.record.say(**answer.per_row)
+    subject.record.note_per_row(**answer.per_row)
     return answer
 
 

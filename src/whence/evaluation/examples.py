@@ -18,7 +18,7 @@ from whence.engine import blame
 from whence.errors import InputError, TargetError, WhenceError
 from whence.subject import Subject
 from whence.subject.masks import real_units
-from whence.subject.units import channel_axis, places
+from whence.subject.units import channel_axis, position_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def _made(
             f"The input {name!r} holds integers in the shape {tuple(x.shape)}, which are not token ids.\n"
             "  Give images as floating numbers."
         )
-    shape = tuple(x.shape[axis] for axis in places(subject, name))
+    shape = tuple(x.shape[axis] for axis in position_axes(subject, name))
     units = int(np.prod(shape, dtype=int))
     real = torch.ones(units, dtype=torch.bool, device="cpu")
     mask = real_units(subject, name, x.shape)

@@ -3,6 +3,4 @@
 from whence.subject.record import Measured, Record
 from whence.subject.subject import Role, Subject
 
-Facts, Notes = Measured, Record
-
-__all__ = ["Facts", "Measured", "Notes", "Record", "Role", "Subject"]
+__all__ = ["Measured", "Record", "Role", "Subject"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import BaselineError, warn
-from whence.subject.batching import batches, of
+from whence.subject.batching import in_batches, values_of
 from whence.subject.subject import Subject
 from whence.subject.targets import distribution
 from whence.util.keys import any_repeated
@@ -28,13 +28,14 @@ def most_neutral(subject: Subject, candidates: Sequence[Baseline], names: Sequen
     resolved = [candidate.resolve(subject) for candidate in candidates]
     x0 = [baseline.values(subject) for baseline in resolved]
     choice = torch.stack([_decision(subject.pinned().valued(values)) for values in x0]).argmin(0)  # (rows,)
-    subject.record.say(baseline=[names[int(i)] for i in choice])
+    subject.record.note_per_row(baseline=[names[int(i)] for i in choice])
     if subject.at is None and not any_repeated(x0[0]):
         return {key: _row_by_row([values[key] for values in x0], choice) for key in x0[0]}
     if len(set(choice.tolist())) > 1:
         raise BaselineError(
-            "The most neutral baseline differs from row to row, and one must serve all with at= and for ids that enter "
-            f"two embeddings.\n  The rows took {choice.tolist()} of the candidates: explain them apart, or name one."
+            "The most neutral baseline differs from row to row, but all rows need the same one with at=, and for ids "
+            f"that enter two embeddings.\n  The rows chose {choice.tolist()} of the candidates: explain them in separate "
+            "calls, or give one baseline."
         )
     return resolved[int(choice[0])].by_input
 
@@ -45,13 +46,13 @@ def integrable(subject: Subject, candidates: Sequence[Baseline]) -> Mapping[str,
     pinned, at_zero = subject.pinned(), zero.values(subject)
     jumps = _jumps(pinned, at_zero)
     at_mean = _values_if_any(subject, mean) if any(jumps) and not any_repeated(pinned.values) else None
-    subject.record.say(baseline=["mean" if jump and at_mean is not None else "zero" for jump in jumps])
+    subject.record.note_per_row(baseline=["mean" if jump and at_mean is not None else "zero" for jump in jumps])
     if at_mean is None:
         return zero.by_input
     warn(
         f"{subject.method}: from an embedding of zeros the integral does not converge in {{rows}} (a normalisation "
         "divides by the size of what starts at 0), so the baseline there is the mean embedding. Give baseline=0 to "
-        'start at zero all the same, or another one, such as "pad".',
+        'start at zero all the same, or another baseline, such as "pad".',
         [subject.row_numbers[row] for row, jump in enumerate(jumps) if jump],
     )
     choice = torch.tensor([int(jump) for jump in jumps], device="cpu")
@@ -83,7 +84,7 @@ def _jumps(pinned: Subject, start: Mapping[str, Tensor]) -> list[bool]:
     alpha = torch.tensor(_NEAR, dtype=torch.float64, device="cpu").repeat(pinned.rows)
 
     def work(run: Tensor, items: Tensor) -> Tensor:
-        at, values = of(alpha, items, 1), {}
+        at, values = values_of(items, alpha, 1), {}
         for key, end in pinned.values.items():
             first, last = (t.index_select(0, run.to(t.device)) for t in (start[key], end))
             values[key] = torch.lerp(first, last, at.to(last).view(-1, *[1] * (last.dim() - 1)))
@@ -92,7 +93,7 @@ def _jumps(pinned: Subject, start: Mapping[str, Tensor]) -> list[bool]:
     assert pinned.measured.score is not None
     score = pinned.measured.score.double().cpu()  # (rows, k)
     scores = score.new_zeros(len(alpha), score.shape[1])
-    for items, some in batches(pinned, rows, work):
+    for items, some in in_batches(pinned, rows, work):
         scores[items[items >= 0]] = some[items >= 0]
     near = scores.unflatten(0, (pinned.rows, len(_NEAR)))  # (rows, points, k)
     first, moved = near[:, 0], (near - near[:, :1]).abs().amax(1)

@@ -132,7 +132,7 @@ def parse(subject: Subject, given: Any, rest: float | None = None) -> tuple[Base
         return tuple(one for item in given for one in parse(subject, item, rest))
     if isinstance(given, Neutral):
         if any(candidate is None or isinstance(candidate, list | Neutral) for candidate in given.candidates):
-            raise BaselineError(f"neutral{given.names}: give baselines one by one, not lists of them.")
+            raise BaselineError(f"neutral{given.names}: give single baselines as candidates, not lists.")
         candidates = tuple(_parsed(subject, candidate, rest) for candidate in given.candidates)
         return (Baseline(candidates=candidates, choose=partial(most_neutral, names=given.names)),)
     return (_parsed(subject, given, rest),)
@@ -183,12 +183,12 @@ def _by_input(subject: Subject, given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         for name in given:
             if name not in subject.inputs:
-                raise BaselineError(f"The baseline names {name!r}, which is no input. {did_you_mean(name, names)}")
+                raise BaselineError(f"The baseline names {name!r}, which is not an input. {did_you_mean(name, names)}")
         return dict(given)
     if isinstance(given, tuple):
         if len(given) != len(names):
             raise BaselineError(
-                f"The baseline has {len(given)} parts, and {len(names)} inputs are explained.\n"
+                f"The baseline has {len(given)} parts, but {len(names)} inputs are explained.\n"
                 "  Give one for each, or a dict by input name."
             )
         return dict(zip(names, given, strict=True))
@@ -212,7 +212,7 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
             raise BaselineError(f"The baseline for {name!r} is {value}.\n  Give a finite number.")
         if not x.is_floating_point():
             raise BaselineError(
-                f"The baseline for {name!r} is {value}, and these ids are not explained here (at= or wrt= says so).\n"
+                f"The baseline for {name!r} is {value}, but its ids are not explained here (because of at= or wrt=).\n"
                 "  Give the baseline as ids."
             )
         return torch.full_like(x, float(value))
@@ -222,7 +222,7 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
             f"({', '.join(named)}), a dict by input name, or a list of these."
         )
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        raise BaselineError(f"The baseline for {name!r} holds numbers that are not finite.\n  Clean it first.")
+        raise BaselineError(f"The baseline for {name!r} has values that are not finite.\n  Replace them first.")
     one_row = value.shape == x.shape[1:]
     try:
         fits = one_row or (value.dim() == x.dim() and len(value) in (1, len(x)) and value.shape[1:] == x.shape[1:])
@@ -231,8 +231,8 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
         return value.to(x).expand_as(x)
     except RuntimeError:
         raise BaselineError(
-            f"The baseline for {name!r} has the shape {tuple(value.shape)}, and the input is {tuple(x.shape)}.\n"
-            "  Give one of the input's shape, or one row of it for all rows."
+            f"The baseline for {name!r} has the shape {tuple(value.shape)}, but the input has {tuple(x.shape)}.\n"
+            "  Give a tensor of the input's shape, or one row of it for all rows."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Many evaluations in few passes: as many rows at once as the model, the target and the memory allow."""
+"""Many evaluations in few passes, each of as many rows as the model, the target and the memory allow."""
 
 from __future__ import annotations
 
@@ -13,47 +13,51 @@ from whence.engine.blame import out_of_memory
 from whence.subject.subject import Subject
 
 T = TypeVar("T")
-_SMALL, _FEW = 8 << 20, 64  # so many rows go into one pass at least, as long as their activations have so few bytes
+_FEW_ROWS, _FEW_BYTES = 64, 8 << 20  # a pass takes at least so many rows if their activations need no more bytes
 
 
-def batches(
+def in_batches(
     subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], T], *, cost: float = 1.0
 ) -> Iterator[tuple[Tensor, T]]:
-    """Do `work(rows, items)` for items that each stand in a row of the subject, in order and as many at once as fit.
+    """Call `work(rows, items)` for items that each belong to a row, in order and in batches; yields items and results.
 
-    Where rows must keep their places, every pass has all of them, and an item −1 only fills its place. A pass takes
-    about the memory of a forward+backward of the user's batch, `cost` being one item's share of that against a row's,
-    and a few megabytes at least; out of memory, passes are halved.
+    Where a row's score depends on its position in the batch, every pass has all rows, and the item −1 is a filler. A
+    pass takes about the memory of a forward and a backward pass of the user's batch, `cost` being the memory of one
+    item relative to a row, and a few megabytes at least; when memory runs out, the batches are halved.
     """
-    bound = not _free(subject)
+    in_position = not _rows_are_independent(subject)
     queue = deque(
-        _in_place(subject, rows) if bound else _packed(subject, rows, torch.arange(len(rows), device="cpu"), cost)
+        _in_position(subject, rows)
+        if in_position
+        else _packed(subject, rows, torch.arange(len(rows), device="cpu"), cost)
     )
     while queue:
         run, items = queue.popleft()
         try:
-            found = work(run, items)
+            result = work(run, items)
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error) or len(run) < 2 or bound:
+            if not out_of_memory(error) or len(run) < 2 or in_position:
                 raise
             subject.record.max_rows = len(run) // 2
             rest = torch.cat([items, *(more for _, more in queue)])
             queue = deque(_packed(subject, rows, rest, cost))
             continue
-        yield items, found
+        yield items, result
 
 
-def of(values: Tensor, items: Tensor, otherwise: float) -> Tensor:
-    """The values of items, and something else for those that only fill a place."""
-    return torch.where(items < 0, values.new_tensor(otherwise), values[items.clamp(min=0)])
+def values_of(items: Tensor, values: Tensor, filler: float) -> Tensor:
+    """The value of each item, and `filler` for the item −1."""
+    return torch.where(items < 0, values.new_tensor(filler), values[items.clamp(min=0)])
 
 
 def _packed(subject: Subject, rows: Tensor, items: Tensor, cost: float) -> Iterator[tuple[Tensor, Tensor]]:
-    for some in items.split(_most(subject, cost)):
+    """Batches of as many items as fit, whatever their rows."""
+    for some in items.split(_batch_size(subject, cost)):
         yield rows[some], some
 
 
-def _in_place(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _in_position(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of all rows, each with its next item."""
     waiting: list[deque[int]] = [deque() for _ in range(subject.rows)]
     for item, row in enumerate(rows.tolist()):
         waiting[row].append(item)
@@ -62,45 +66,46 @@ def _in_place(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]
         yield torch.arange(subject.rows, device="cpu"), items
 
 
-def _most(subject: Subject, cost: float) -> int:
+def _batch_size(subject: Subject, cost: float) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        few = min(_FEW, int(_SMALL // max(subject.record.bytes_per_row, 1)))
+        few = min(_FEW_ROWS, int(_FEW_BYTES // max(subject.record.bytes_per_row, 1)))
         most = int(max(subject.total_rows, few) / cost)
     return max(1, min(most, subject.record.max_rows or most))
 
 
-def _free(subject: Subject) -> bool:
-    """Whether a row has the same score in another place, among another number of rows.
+def _rows_are_independent(subject: Subject) -> bool:
+    """Whether a row has the same score at another position, in a batch of another size.
 
-    A target function may close over one entry per row, and a held input may go with the rows in a way that cannot be
-    seen, or a function as model may hold some; it shows when the rows move on by one place and the first comes twice.
+    A target function may close over one entry per row, a fixed input may belong to the rows in a way that cannot be
+    seen, and a function given as the model may hold something per row. One pass finds out: its rows are moved on by one
+    position, and the first comes twice.
     """
-    held = [value for name, value in subject.inputs.items() if subject.input_roles.get(name, "fixed") == "fixed"]
+    fixed = [value for name, value in subject.inputs.items() if subject.input_roles.get(name, "fixed") == "fixed"]
     plain = isinstance(subject.model, nn.Module) and not callable(subject.target)
-    if plain and all(_goes_with_rows(value, subject.rows) for value in held):
+    if plain and all(_is_plainly_per_row(value, subject.rows) for value in fixed):
         return True
     record = subject.record
     if record.independent is None:
         score = subject.measured.score
         score = subject.pinned().run(gradient=False).score if score is None else score
         order = torch.tensor([0, *range(subject.rows)][: subject.batch_size], device="cpu")
-        record.independent = _scores_alike(subject.take(order), score[order.to(score.device)])
+        record.independent = _has_scores(subject.take(order), score[order.to(score.device)])
     return record.independent
 
 
-def _goes_with_rows(value: Any, rows: int) -> bool:
-    """Whether an input plainly has one entry per row, or nothing to do with them."""
+def _is_plainly_per_row(value: Any, rows: int) -> bool:
+    """Whether an input clearly has one entry per row, or nothing to do with the rows."""
     if isinstance(value, Tensor):
         return value.dim() > 0 and len(value) == rows and rows not in value.shape[1:]
     return value is None or isinstance(value, str | int | float)
 
 
-def _scores_alike(moved: Subject, expected: Tensor) -> bool:
+def _has_scores(moved: Subject, expected: Tensor) -> bool:
     try:
-        found = moved.run(gradient=False).score
-    except Exception:  # whatever the model or the target says to another number of rows
+        score = moved.run(gradient=False).score
+    except Exception:  # whatever the model or the target raises for another number of rows
         return False
     near = 0.05 if torch.finfo(expected.dtype).bits < 32 else 1e-3
-    return bool(((found - expected).abs() <= near * (expected.abs() + 0.01 * expected.abs().max())).all())
+    return bool(((score - expected).abs() <= near * (expected.abs() + 0.01 * expected.abs().max())).all())

@@ -1,4 +1,4 @@
-"""The baselines that have a name: each says what one input looks like without its signal."""
+"""Named baselines: each says what one input looks like without its signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ named: Registry[Callable[[Subject, str], Any]] = Registry("baseline")
 
 @dataclass(frozen=True)
 class Neutral:
-    """Several baselines, of which each row takes the one that the model is least decided about."""
+    """Several baselines, of which each row takes the one where the model is least decided."""
 
     candidates: tuple[Any, ...]
     names: tuple[str, ...] = ()  # what the user called them
@@ -34,7 +34,9 @@ def neutral(*candidates: Any) -> Neutral:
     For a classifier, the one whose class probabilities are the most even; otherwise the one whose score is nearest 0.
     """
     if not candidates:
-        raise BaselineError('There is nothing to choose from.\n  Give some baselines: neutral("zero", "blur", "mean").')
+        raise BaselineError(
+            'neutral() has nothing to choose from.\n  Give it baselines: neutral("zero", "blur", "mean").'
+        )
     return Neutral(candidates, tuple(map(str, candidates)))
 
 
@@ -68,23 +70,23 @@ def blur(subject: Subject, name: str) -> Tensor:
 
 @named.register("noise")
 def noise(subject: Subject, name: str) -> Tensor:
-    """Gaussian noise with the row's own mean and deviation, within its own range, by the row's seed."""
+    """Gaussian noise with the row's own mean and standard deviation, within its own range, by the row's seed."""
     x = _floating(subject, name, "noise")
     flat = x.reshape(len(x), -1).double()
     draw = normal(subject, name, x, sample=0).view_as(flat).double()
-    found = flat.mean(1, keepdim=True) + draw * flat.std(1, correction=0, keepdim=True)
-    return found.clamp(flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)).view_as(x).to(x)
+    noisy = flat.mean(1, keepdim=True) + draw * flat.std(1, correction=0, keepdim=True)
+    return noisy.clamp(flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)).view_as(x).to(x)
 
 
 @named.register("pad")
 def pad(subject: Subject, name: str) -> Tensor:
-    """The padding token in the place of every token; special tokens are kept."""
+    """The padding token in place of every token; special tokens are kept."""
     return _tokens(subject, name, "pad")
 
 
 @named.register("mask")
 def mask(subject: Subject, name: str) -> Tensor:
-    """The mask token in the place of every token; special tokens are kept."""
+    """The mask token in place of every token; special tokens are kept."""
     return _tokens(subject, name, "mask")
 
 
@@ -97,13 +99,13 @@ def _tokens(subject: Subject, name: str, kind: str) -> Tensor:
     ids = subject.inputs[name]
     if not isinstance(ids, Tensor) or ids.is_floating_point():
         raise BaselineError(
-            f"The baseline {kind!r} is one of ids, and {name!r} holds none.\n  Name another, or a number."
+            f"baseline={kind!r} needs token ids, but input {name!r} has none.\n  Give another name, or a number."
         )
     token = _token(subject, kind)
     if token is None:
         raise BaselineError(
-            f"The baseline {kind!r}: this model's configuration names no {kind} token.\n"
-            "  Give the baseline as ids: a tensor like the input with that token's id."
+            f"baseline={kind!r} needs the {kind} token, but the configuration of this model does not name one.\n"
+            "  Give the baseline as ids: a tensor like the input, filled with the id of that token."
         )
     special = [_token(subject, word) for word in _SPECIAL]
     keep = torch.tensor([s for s in special if s is not None], dtype=ids.dtype, device=ids.device)
@@ -111,17 +113,17 @@ def _tokens(subject: Subject, name: str, kind: str) -> Tensor:
 
 
 def _token(subject: Subject, word: str) -> int | None:
-    """A token's id, as the model's configuration has it."""
-    found = getattr(getattr(subject.root, "config", None), f"{word}_token_id", None)
-    found = found[0] if isinstance(found, list | tuple) and found else found
-    if found is None and word == "pad" and subject.root is not None:
+    """The id of a special token, from the configuration of the model."""
+    token = getattr(getattr(subject.root, "config", None), f"{word}_token_id", None)
+    token = token[0] if isinstance(token, list | tuple) and token else token
+    if token is None and word == "pad" and subject.root is not None:
         tables = (m.padding_idx for m in subject.root.modules() if isinstance(m, nn.Embedding))
-        found = next((index for index in tables if index is not None), None)
-    return found if isinstance(found, int) else None
+        token = next((index for index in tables if index is not None), None)
+    return token if isinstance(token, int) else None
 
 
 def _table(subject: Subject, name: str, kind: str) -> Tensor:
-    """The embeddings that ids choose from."""
+    """The table of embeddings that an input's ids are looked up in."""
     value = subject.pinned().values.get(name)
     modules = subject.root.modules() if subject.root is not None else ()
     tables = [m.weight.detach() for m in modules if isinstance(m, nn.Embedding) and value is not None]
@@ -133,7 +135,7 @@ def _table(subject: Subject, name: str, kind: str) -> Tensor:
         if fits and torch.allclose(table[ids].to(value), value, rtol=1e-3, atol=1e-6):
             return table
     raise BaselineError(
-        f"The baseline {kind!r}: the table that {name!r} is looked up in was not found.\n"
+        f"baseline={kind!r} needs the table of embeddings for input {name!r}, but it was not found in the model.\n"
         "  Give the baseline as a float tensor of embeddings."
     )
 
@@ -145,7 +147,8 @@ def _floating(subject: Subject, name: str, kind: str) -> Tensor:
     x = subject.inputs[name]
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise BaselineError(
-            f'The baseline {kind!r} is one of numbers, and {name!r} holds ids.\n  Name another: "zero", "pad", "mean".'
+            f"baseline={kind!r} needs floating-point numbers, but input {name!r} has ids.\n"
+            '  Give another name: "zero", "pad" or "mean".'
         )
     return x
 
@@ -154,8 +157,8 @@ def _image(subject: Subject, name: str, kind: str) -> Tensor:
     x = _floating(subject, name, kind)
     if x.dim() < 3 or has_tokens(subject, name, x.shape):
         raise BaselineError(
-            f"The baseline {kind!r} is one of images (rows, channels, height, width): {name!r} is {tuple(x.shape)}.\n"
-            "  Give a tensor: for features, the mean of your data is a good one."
+            f"baseline={kind!r} needs images (rows, channels, height, width), but input {name!r} is {tuple(x.shape)}.\n"
+            "  Give a tensor; for features, the mean of your data is a good choice."
         )
     return x
 
@@ -175,5 +178,5 @@ def _blurred(x: Tensor, axis: int, sigma: float) -> Tensor:
     lines = x.movedim(axis, -1)
     flat = lines.reshape(-1, 1, lines.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))
     padded = F.pad(flat, (reach, reach), mode="replicate")
-    found = F.conv1d(padded, (weights / weights.sum()).to(flat)[None, None])
-    return found.view(lines.shape).movedim(-1, axis).to(x.dtype)
+    smooth = F.conv1d(padded, (weights / weights.sum()).to(flat)[None, None])
+    return smooth.view(lines.shape).movedim(-1, axis).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Noise that depends on the row's seed and the unit's place among the row's real units, and on nothing else."""
+"""Random numbers that depend only on the row's seed and the unit's position among the row's real units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from whence.subject.masks import real_units
 from whence.subject.subject import Subject
 
-_STREAMS = 1_000_003  # samples of one seed never meet those of the next
+_SEED_STEP = 1_000_003  # so that the samples of one seed never meet those of the next
 
 
 def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
@@ -19,18 +19,18 @@ def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
 
 
 def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
-    """Standard normal noise like this value."""
+    """Standard normal noise in the shape of one explained value; padding gets 0."""
     return torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
 
 
 def generator(subject: Subject, row: int) -> torch.Generator:
-    """Random choices of one row, from its seed alone."""
-    return torch.Generator().manual_seed(subject.seeds[row] * _STREAMS % 2**63)
+    """A generator for the random choices of one row, from its seed alone."""
+    return torch.Generator().manual_seed(subject.seeds[row] * _SEED_STEP % 2**63)
 
 
 def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
-    stream = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
-    generator = torch.Generator().manual_seed((subject.seeds[row] * _STREAMS + sample + (stream << 24)) % 2**63)
+    offset = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
+    generator = torch.Generator().manual_seed((subject.seeds[row] * _SEED_STEP + sample + (offset << 24)) % 2**63)
     real = real_units(subject, key, value.shape)
     if real is None:
         draw = torch.randn(value.shape[1:], generator=generator, device="cpu")
@@ -42,9 +42,9 @@ def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Te
 
 
 def uniform(subject: Subject, count: int) -> Tensor:
-    """So many numbers of [0, 1) for each row, in double precision: (rows, count)."""
+    """Uniform random numbers in [0, 1), in double precision: (rows, count)."""
     draws = []
     for seed in subject.seeds:
-        generator = torch.Generator().manual_seed((seed * _STREAMS) % 2**63)
+        generator = torch.Generator().manual_seed((seed * _SEED_STEP) % 2**63)
         draws.append(torch.rand(count, generator=generator, dtype=torch.float64, device="cpu"))
     return torch.stack(draws)

@@ -46,8 +46,8 @@ class Record:
     lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # what local path integrals missed
     per_row: dict[str, list[Any]] = field(default_factory=dict)  # receipt entries with one item per row
 
-    def say(self, **entries: Sequence[Any]) -> None:
-        """Add entries to the receipt, one item per row."""
+    def note_per_row(self, **entries: Sequence[Any]) -> None:
+        """Add entries to the receipt that have one item per row."""
         for name, items in entries.items():
             self.per_row.setdefault(name, []).extend(items)
 
@@ -96,14 +96,6 @@ class Record:
             ],
             "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
         }
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return self.overall
-
-    @facts.setter
-    def facts(self, entries: dict[str, Any]) -> None:
-        self.overall = entries
 
 
 def row_entries(numbers: Tensor) -> list[Any]:

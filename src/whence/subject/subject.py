@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,6 @@ from whence.engine.call import Rule, derivative
 from whence.engine.leaves import Instead
 from whence.engine.plan import Plan
 from whence.subject import passes
-from whence.subject.masks import real_units
 from whence.subject.passes import Pass
 from whence.subject.record import Measured, Record
 from whence.subject.targets import Output, Target
@@ -113,18 +112,3 @@ class Subject:
             return
         for start in range(0, self.rows, size):
             yield self.take(torch.arange(start, min(start + size, self.rows), device="cpu"))
-
-    @property
-    def facts(self) -> Measured:
-        return self.measured
-
-    @property
-    def notes(self) -> Record:
-        return self.record
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        return self.row_numbers
-
-    def real(self, key: str, shape: Sequence[int]) -> Tensor | None:
-        return real_units(self, key, shape)

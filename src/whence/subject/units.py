@@ -18,31 +18,31 @@ NAMES = ("auto", "elements", "grid", "pixels", "tokens", "words")
 SIDE = 4  # of the blocks of "grid"
 
 
-def numbered(subject: Subject, units: Any) -> dict[str, Tensor]:
-    """Each explained input's unit numbers, in a shape that broadcasts to it, one row or all; below 0: never removed."""
+def unit_numbers(subject: Subject, units: Any) -> dict[str, Tensor]:
+    """The unit number of each element, by explained input; broadcasts to the input, and below 0 is never removed."""
     return {name: _numbers(subject, name, given) for name, given in _by_name(subject, units).items()}
 
 
-def explained(subject: Subject) -> list[str]:
+def explained_inputs(subject: Subject) -> list[str]:
     """The names of the explained inputs; ids that enter two embeddings have two values and one name."""
     return inputs_of(subject.values)
 
 
 def channel_axis(subject: Subject, name: str) -> int | None:
-    """The axis of an input that has no places: the hidden one of tokens, the channels of images and signals."""
+    """The axis of an input that holds no positions: the hidden one of tokens, the channels of images and signals."""
     shape = subject.inputs[name].shape
     if subject.roles.get(name) == "ids" or len(shape) < 3:
         return None
     return 2 if has_tokens(subject, name, shape) else 1
 
 
-def places(subject: Subject, name: str) -> list[int]:
-    """The axes of an input along which it has places: tokens, pixels, positions or features."""
+def position_axes(subject: Subject, name: str) -> list[int]:
+    """The axes of an input along which its positions are counted: tokens, pixels, time steps or features."""
     return [axis for axis in range(1, subject.inputs[name].dim()) if axis != channel_axis(subject, name)]
 
 
-def along(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
-    """Numbers that count blocks along some axes, in the order of memory; every other axis has the length 1."""
+def block_numbers(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
+    """The number of each block along some axes, counted in row-major order; every other axis has length 1."""
     numbers = torch.zeros([1] * len(shape), dtype=torch.long, device="cpu")
     for axis in axes:
         block = torch.arange(shape[axis], device="cpu") // side
@@ -51,18 +51,18 @@ def along(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
 
 
 def _by_name(subject: Subject, units: Any) -> dict[str, Any]:
-    names = explained(subject)
+    names = explained_inputs(subject)
     if isinstance(units, Mapping):
         for name in units:
             if name not in names:
                 raise ParameterError(
-                    f"{subject.method}: units= names {name!r}, which is no explained input. "
+                    f"{subject.method}: units= names {name!r}, which is not an explained input. "
                     f"{did_you_mean(str(name), names)}"
                 )
         return {name: units.get(name, "auto") for name in names}
     if isinstance(units, Tensor) and len(names) > 1:
         raise ParameterError(
-            f"{subject.method}: units= is one tensor, and {len(names)} inputs are explained.\n"
+            f"{subject.method}: units= is one tensor, but {len(names)} inputs are explained.\n"
             f"  Give a dict by input name: {', '.join(map(repr, names))}."
         )
     return dict.fromkeys(names, units)
@@ -81,15 +81,16 @@ def _numbers(subject: Subject, name: str, units: Any) -> Tensor:
         )
         raise not_allowed("units", units, give, subject.method)
     if units == "elements":
-        return along(shape, range(1, len(shape)))
+        return block_numbers(shape, range(1, len(shape)))
     if units == "grid":
         return _blocks(subject, name, SIDE)
     if units in ("auto", "tokens", "pixels"):
-        return along(shape, _named_axes(subject, name, units))
+        return block_numbers(shape, _named_axes(subject, name, units))
     if units == "words":
         raise InputError(
-            f'{subject.method}: units="words" needs the number of each token\'s word, and a bare model knows none for '
-            f"{name!r}.\n  Give units= an integer tensor {tuple(shape)} of word numbers, -1 for what is never removed."
+            f'{subject.method}: units="words" needs the word number of each token, which a bare model does not know '
+            f"for {name!r}.\n  Give units= an integer tensor {tuple(shape)} of word numbers, "
+            "with -1 for what is never removed."
         )
     raise ParameterError(f"{subject.method}: units={units!r} is not known. {did_you_mean(units, NAMES)}")
 
@@ -100,29 +101,29 @@ def _named_axes(subject: Subject, name: str, units: str) -> list[int]:
     if not fits.get(units, True):
         form = {"pixels": "(rows, channels, height, width)", "tokens": "(rows, n, hidden), or ids"}[units]
         raise InputError(
-            f"{subject.method}: units={units!r} needs an input {form}, and {name!r} is {tuple(shape)}.\n"
+            f"{subject.method}: units={units!r} needs an input {form}, but {name!r} is {tuple(shape)}.\n"
             '  Leave units out, or give units="elements".'
         )
     if units == "auto" or ids:
-        return places(subject, name)
+        return position_axes(subject, name)
     return [1] if units == "tokens" else list(range(2, len(shape)))
 
 
 def _blocks(subject: Subject, name: str, side: int) -> Tensor:
-    """Squares of pixels, stretches of tokens or positions; padding is not counted."""
-    shape, axes = subject.inputs[name].shape, places(subject, name)
+    """Blocks of pixels, tokens or time steps with sides of this length; padding is not counted."""
+    shape, axes = subject.inputs[name].shape, position_axes(subject, name)
     real = real_units(subject, name, shape)
     if real is None:
-        return along(shape, axes, side)
+        return block_numbers(shape, axes, side)
     rank = real.cpu().long().cumsum(1) - 1
     return (rank.clamp(min=0) // side).view(*rank.shape, *[1] * (len(shape) - 2))
 
 
 def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
-    """A tensor of the user's, one row or all rows, with or without the channels."""
+    """The user's own tensor of unit numbers: one row or all rows, with or without the channels."""
     if units.is_floating_point() or units.is_complex() or units.dtype == torch.bool:
         raise ParameterError(
-            f"{subject.method}: units= holds {units.dtype}, and it numbers the units.\n"
+            f"{subject.method}: units= has the dtype {units.dtype}, but it must number the units.\n"
             "  Give whole numbers, the same for what is removed together; below 0 is never removed."
         )
     shape, channel = (subject.total_rows, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
@@ -131,14 +132,14 @@ def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
     found = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}
     if not found:
         raise InputError(
-            f"{subject.method}: units= has the shape {tuple(units.shape)}, and the input {name!r} is {shape}.\n"
+            f"{subject.method}: units= has the shape {tuple(units.shape)}, but the input {name!r} has {shape}.\n"
             "  Give one number per element, or one row of them for all rows; the channel axis may be left out."
         )
     if len(found) > 1:
         raise InputError(
-            f"{subject.method}: units= has the shape {tuple(units.shape)}, which for the input {name!r} {shape} may be "
-            "one row with its channels or all rows without them.\n"
-            f"  Give it all {len(shape)} dimensions, of length 1 where one serves all."
+            f"{subject.method}: units= has the shape {tuple(units.shape)}, which for the input {name!r} {shape} can "
+            "mean one row with its channels or all rows without them.\n"
+            f"  Give it all {len(shape)} dimensions, with length 1 where one entry serves all."
         )
     (numbers,) = found.values()
     chosen = numbers if len(numbers) == 1 else numbers[list(subject.row_numbers)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.errors import ParameterError
 from whence.subject import Subject
-from whence.subject.batching import batches, of
+from whence.subject.batching import in_batches, values_of
 from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
@@ -149,7 +149,7 @@ def slopes(
     """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        values, velocity = lines.place(run, of(line, items, 0), of(alpha, items, 1))
+        values, velocity = lines.place(run, values_of(items, line, 0), values_of(items, alpha, 1))
         there = subject.take(run).valued(values)
         found = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
         assert there.measured.score is not None
@@ -161,7 +161,7 @@ def slopes(
 def _one_by_one(
     subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], cost: float
 ) -> Iterator[tuple[int, float, Tensor]]:
-    for items, (score, found) in batches(subject, rows, work, cost=cost):
+    for items, (score, found) in in_batches(subject, rows, work, cost=cost):
         for place, item in enumerate(items.tolist()):
             if item >= 0:
                 yield item, float(score[place]), found[place]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from whence.errors import InputError, ModelError
 from whence.subject import Subject
-from whence.subject.batching import batches, of
+from whence.subject.batching import in_batches, values_of
 from whence.subject.masks import real_units
-from whence.subject.units import explained, numbered
+from whence.subject.units import explained_inputs, unit_numbers
 from whence.util.keys import input_of
 from whence.util.progress import bar
 
@@ -55,14 +55,14 @@ class Players:
         numbers = torch.cat([torch.arange(count, device="cpu") for count in counts])
 
         def work(run: Tensor, items: Tensor) -> Tensor:
-            which = of(numbers, items, 0)
+            which = values_of(items, numbers, 0)
             inside = [coalitions[row].at(which[run == row]) for row in run.unique().tolist()]
             some = subject.take(run).valued(self._values(run, inside))
             with _replacing(subject):
                 return some.run_again(gradient=False).score.detach().cpu().double()
 
         with bar(len(rows), subject.progress, subject.method) as count:
-            for items, scores in batches(subject, rows, work, cost=0.25):
+            for items, scores in in_batches(subject, rows, work, cost=0.25):
                 real = items >= 0
                 for row in rows[items[real]].unique().tolist():
                     here = real & (rows[items] == row)
@@ -106,10 +106,10 @@ class Players:
 def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor] | None = None) -> Players:
     """The players of a subject: its units, by the parameter `units` or as they are numbered already."""
     pinned = subject.pinned()
-    given = numbered(pinned, units) if numbers is None else numbers
+    given = unit_numbers(pinned, units) if numbers is None else numbers
     counts = [0] * pinned.rows
     found = {}
-    for name in explained(pinned):
+    for name in explained_inputs(pinned):
         shape = pinned.inputs[name].shape
         real = real_units(pinned, name, shape)
         numbers_of = given[name].expand(pinned.rows, *given[name].shape[1:])

@@ -18,7 +18,7 @@ from whence.methods.answer import Answer
 from whence.methods.perturbation.coalitions import Coalitions, Players, counted, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
-from whence.subject.units import along, channel_axis, explained, places
+from whence.subject.units import block_numbers, channel_axis, explained_inputs, position_axes
 from whence.util.checks import is_whole, not_allowed
 
 _CHUNK = 1024  # windows at a time
@@ -65,8 +65,8 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
             )
         return _one_by_one(subject, units)
     pinned = subject.pinned()
-    axes = {name: _axes(pinned, name, window) for name in explained(pinned)}
-    game = players(subject, numbers={name: along(pinned.inputs[name].shape, axes[name]) for name in axes})
+    axes = {name: _axes(pinned, name, window) for name in explained_inputs(pinned)}
+    game = players(subject, numbers={name: block_numbers(pinned.inputs[name].shape, axes[name]) for name in axes})
     windows = [_slid(game, row, axes, window, stride) for row in range(pinned.rows)]
     scores = game.evaluate(windows)
     values = game.spread([_means(row, found[:1] - found) for row, found in zip(windows, scores, strict=True)])
@@ -99,7 +99,7 @@ def _means(windows: Coalitions, lost: Tensor) -> Tensor:
 def _axes(subject: Subject, name: str, window: Any) -> list[int]:
     """The axes over which windows slide: where places are, or the last ones for a tuple."""
     if not isinstance(window, tuple | list):
-        return places(subject, name)
+        return position_axes(subject, name)
     shape = subject.inputs[name].shape
     every = [axis for axis in range(1, len(shape)) if axis == 1 or channel_axis(subject, name) != 2]
     if not 1 <= len(window) <= len(every):
