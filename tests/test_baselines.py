@@ -113,7 +113,7 @@ def test_a_regressor_is_neutral_where_it_says_0() -> None:
 
 def test_several_baselines_only_where_they_are_averaged() -> None:
     model, x = classifier()
-    with pytest.raises(whence.BaselineError, match="leave_one_out takes one baseline, and 2 were given"):
+    with pytest.raises(whence.BaselineError, match="leave_one_out takes one baseline, but 2 were given"):
         whence.explain(model, x, method="leave_one_out", baseline=[0, "mean"])
     with pytest.raises(whence.BaselineError, match="nothing to choose from"):
         whence.neutral()

@@ -397,8 +397,8 @@ def test_inputs_that_a_dict_of_baselines_leaves_out_start_at_0() -> None:
         ({"baseline": torch.full((6,), float("nan"))}, "not finite"),
         ({"baseline": []}, "list of baselines is empty"),
         ({"baseline": "blurr"}, "Did you mean 'blur'"),
-        ({"baseline": "blur"}, "one of images"),
-        ({"baseline": "pad"}, "one of ids"),
+        ({"baseline": "blur"}, "needs images"),
+        ({"baseline": "pad"}, "needs token ids"),
         ({"baseline": object()}, "Give a number, a tensor like the input, a name"),
     ],
 )

@@ -305,7 +305,7 @@ MISTAKES: list[tuple[str, Any, Any, dict[str, Any], type[whence.WhenceError], st
         IMAGES,
         {"units": HALVES.T},
         whence.InputError,
-        r"\(6, 4\), and the input 'input' is \(3, 2, 4, 6\)",
+        r"\(6, 4\), but the input 'input' has \(3, 2, 4, 6\)",
     ),
     ("rows", linear, IMAGES, {"units": PER_ROW[:2, None]}, whence.InputError, r"has the shape \(2, 1, 4, 6\)"),
     ("nothing", linear, IMAGES, {"units": HALVES - 5}, whence.InputError, "numbers nothing in row 0"),

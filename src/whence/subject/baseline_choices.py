@@ -34,8 +34,8 @@ def most_neutral(subject: Subject, candidates: Sequence[Baseline], names: Sequen
     if len(set(choice.tolist())) > 1:
         raise BaselineError(
             "The most neutral baseline differs from row to row, but all rows need the same one with at=, and for ids "
-            f"that enter two embeddings.\n  The rows chose {choice.tolist()} of the candidates: explain them in separate "
-            "calls, or give one baseline."
+            f"that enter two embeddings.\n  The rows chose {choice.tolist()} of the candidates: explain them in "
+            "separate calls, or give one baseline."
         )
     return resolved[int(choice[0])].by_input
 
