@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from whence.methods.integrated import KINKS
+from whence.methods.integrated.integrated_gradients import KINKS
 from whence.subject import Subject
 
 OTHERWISE = "integrated_gradients"  # needs nothing but gradients

@@ -66,7 +66,8 @@ class _Backward:
     gradients: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        self.met.clear(), self.edges.clear(), self.gradients.clear()
+        for of_an_earlier_pass in (self.met, self.edges, self.gradients):
+            of_an_earlier_pass.clear()
         self.differentiates = True
 
     def watch(self, m: AttentionMap, tensor: Tensor) -> None:
@@ -123,10 +124,11 @@ def _read(subject: Subject, back: _Backward, options: Mapping[str, Any], quiet: 
         subject, back.receive, gradient=True, follows_rows=True, differentiates=lambda: back.differentiates
     )
     ledger = Ledger(subject.rows)
-    expand = {"expand": UNIFORM_EXPAND | {"scaled_dot_product_attention"}} if is_uniform(back.composite) else {}
+    plan: dict[str, Any] = {"tell": _Listener(reading, back, ledger), "ledger": ledger, "ahead": False, "rows": True}
+    if is_uniform(back.composite):
+        plan["expand"] = UNIFORM_EXPAND | {"scaled_dot_product_attention"}
     for copies in (False, True):
-        plan = {"tell": _Listener(reading, back, ledger), "ledger": ledger, "copies": copies, "ahead": False}
-        done = relevance_pass(subject, back.composite, options, **plan, rows=True, **expand)
+        done = relevance_pass(subject, back.composite, options, copies=copies, **plan)
         try:
             reading.per_row = _pull(reading, back, ledger, done, quiet)
             back.edges.clear()  # which hold the graph, and the graph's hooks hold us

@@ -1,0 +1,267 @@
+"""Integrated gradients: along the straight line, along any path, averaged over baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from whence.errors import ParameterError, warn
+from whence.methods import method
+from whence.methods.answer import Answer
+from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
+from whence.methods.integrated.paths import Lines, curve, parted, polyline, slopes, straight
+from whence.registry import Bounds
+from whence.subject import Subject, baselines
+from whence.subject.noise import uniform
+from whence.util.keys import input_of
+from whence.util.progress import bar
+from whence.util.quadrature import fixed
+
+Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gauss_legendre"]
+Steps = Annotated[int | None, Bounds(low=1)]
+Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
+MaxSteps = Annotated[int, Bounds(low=8)]
+_STEPS = 50
+KINKS = frozenset(  # families whose derivative jumps
+    "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
+)
+
+
+@method(
+    "integrated_gradients",
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    order=40,
+    aliases=("ig",),
+    reference=True,
+    several=True,
+    complete=True,
+    integral=True,
+)
+def integrated_gradients(
+    subject: Subject,
+    *,
+    rule: Quadrature = "adaptive",
+    steps: Steps = None,
+    tolerance: Tolerance = 0.01,
+    max_steps: MaxSteps = 512,
+) -> Answer:
+    """The gradient averaged from the baseline to the input, times their difference, φ = (x−x') ⊙ ∫₀¹ ∇f(x'+α(x−x')) dα.
+
+    `rule="adaptive"` refines each row until its completeness gap and its estimated error are within the tolerance, and
+    says which rows it could not bring there in `max_steps`. The other rules take `steps`, which alone means
+    Gauss–Legendre. With a list of baselines the answer is the mean over them.
+    """
+    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
+    lines = straight(ends, [1 / len(ends)] * len(ends))
+    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+
+
+@method(
+    "path_integrated_gradients",
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    order=40,
+    aliases=("path_ig",),
+    complete=True,
+    integral=True,
+)
+def path_integrated_gradients(
+    subject: Subject,
+    *,
+    path: Any = None,
+    rule: Quadrature = "adaptive",
+    steps: Steps = None,
+    tolerance: Tolerance = 0.01,
+    max_steps: MaxSteps = 512,
+) -> Answer:
+    """The gradient integrated along a path γ from a baseline to the input, φ_i = ∫₀¹ ∂f/∂γ_i · dγ_i/dα dα.
+
+    `path` is a list of way-points that ends with the input, or a function of α in torch ops with γ(1) = x; each value
+    is like the input (ids: like their embeddings), or a dict or tuple by input. Its start is the baseline. Every path
+    is complete; all but the straight one treat symmetric inputs unequally.
+    """
+    if path is not None and subject.baselines:
+        raise ParameterError("A path has its own start, and baseline= was given too.\n  Leave one of them out.")
+    if path is None:
+        given = subject.baselines or baselines.default(subject, {"integral": True})
+        start = given[0].resolve(subject).values(subject)
+        lines = straight([(start, subject.pinned().values)], [1.0])
+    else:
+        lines = curve(subject, path) if callable(path) else polyline(subject, path)
+    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+
+
+@method(
+    "expected_gradients",
+    paper="Erion et al. 2021, arXiv:1906.10670",
+    order=40,
+    aliases=("eg", "gradient_shap", "grad_shap"),
+    reference=True,
+    several=True,
+    complete=True,
+    integral=True,
+)
+def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> Answer:
+    """Integrated gradients averaged over baselines, at random points, φ = E[(x−x') ⊙ ∇f(x'+α(x−x'))].
+
+    Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
+    `samples` equal parts of the line, by the row's seed.
+    """
+    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
+    lines = straight(ends, [1 / len(ends)] * len(ends))
+    draws = uniform(subject, 2 * samples + len(ends))  # (rows, draws)
+    order = draws[:, 2 * samples :].argsort(1)
+    line = order.repeat(1, -(-samples // len(ends)))[:, :samples]
+    alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
+    weight = torch.full((samples,), 1 / samples, dtype=torch.float64, device="cpu")
+    return _at_points(subject, lines, line, alpha, weight)
+
+
+# ---- integrals ----
+
+
+def _integrated(
+    subject: Subject, lines: Lines, rule: str, steps: int | None, tolerance: float, max_steps: int
+) -> Answer:
+    if rule == "adaptive" and steps is None:
+        return _adaptive(subject, lines, tolerance, max_steps)
+    nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
+    count = len(lines.weights)
+    alpha = torch.from_numpy(nodes).repeat(count).expand(subject.rows, -1)
+    line = torch.arange(count, device="cpu").repeat_interleave(len(nodes)).expand(subject.rows, -1)
+    weight = torch.cat([torch.from_numpy(weights) * w for w in lines.weights])
+    return _at_points(subject, lines, line, alpha, weight)
+
+
+def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weight: Tensor) -> Answer:
+    """The weighted sum of slopes at given points (rows, points) of each row."""
+    wide, lines, k = _one_target_per_row(subject, lines)
+    points = alpha.shape[1]
+    rows = torch.arange(wide.rows, device="cpu").repeat_interleave(points)
+    line, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (line, alpha))
+    total: list[Any] = [0] * wide.rows
+    with bar(len(rows), subject.progress, subject.method) as count:
+        for item, _, found in slopes(wide, lines, rows, line, alpha):
+            total[int(rows[item])] += float(weight[item % points]) * found
+            count()
+    start = None if subject.baselines else _start(wide, lines).view(subject.rows, k)  # a path has its own
+    per_row = {"gradient_evaluations": [k * points] * subject.rows}
+    return Answer(_by_value(subject, torch.stack(total), k), start_score=start, per_row=per_row)
+
+
+def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> Answer:
+    wide, lines, k = _one_target_per_row(subject, lines)
+    eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
+    goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
+    states = _refined(wide, lines, goal)
+    rows = [states[row * k : row * k + k] for row in range(subject.rows)]
+    assert subject.measured.score is not None
+    start = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
+    reached = [max(state.reached(goal) for state in row) for row in rows]
+    _warn(subject, rows, reached, goal)
+    return Answer(
+        _by_value(subject, torch.stack([state.total for state in states]), k),
+        start_score=start.to(subject.measured.score),
+        per_row={
+            "gradient_evaluations": [sum(state.evaluations for state in row) for row in rows],
+            "tolerance_reached": reached,
+            "converged": [one <= tolerance for one in reached],
+        },
+        overall={"scheme": " and ".join(sorted({state.rule.name for state in states})), "tolerance": tolerance},
+    )
+
+
+def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
+    """Each row's finished state."""
+    rule = KINKED if wide.record.families & KINKS or wide.record.unseen else SMOOTH
+    states = [State(lines.weights, rule) for _ in range(wide.rows)]
+    with bar(len(states), wide.progress, wide.method) as count:
+        while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:
+            rows = torch.tensor([row for row, _ in asked], device="cpu")
+            line = torch.tensor([point[0] for _, point in asked], device="cpu")
+            alpha = torch.tensor([point[1] for _, point in asked], dtype=torch.float64, device="cpu")
+            for i, score, found in slopes(wide, lines, rows, line, alpha):
+                row, point = asked[i]
+                states[row].take(point, score, found)
+            for row in dict.fromkeys(row for row, _ in asked):
+                states[row].judge(goal)
+                count(int(states[row].done))
+    return states
+
+
+# ---- one target per row ----
+
+
+def _one_target_per_row(subject: Subject, lines: Lines) -> tuple[Subject, Lines, int]:
+    """Rows repeated so that each has one target: targets need different points."""
+    pinned = subject.pinned()
+    assert subject.measured.score is not None
+    k = subject.measured.score.shape[1]
+    if k == 1:
+        return pinned, lines, 1
+    wide = pinned.take(torch.arange(subject.rows, device="cpu").repeat_interleave(k))
+    assert isinstance(pinned.target, Tensor)
+    wide = replace(wide, target=pinned.target.reshape(subject.rows * k, 1, -1))
+    return wide, Lines(lines.weights, lambda rows, line, alpha: lines.place(rows // k, line, alpha)), k
+
+
+def _by_value(subject: Subject, total: Tensor, k: int) -> dict[str, Tensor]:
+    parts = parted(total, subject.pinned().values)
+    return {key: part.unflatten(0, (subject.rows, k)) for key, part in parts.items()}
+
+
+def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
+    """Sums over the hidden dimensions of ids: (n, all values) to (n, units)."""
+    if "ids" not in subject.roles.values():
+        return None
+    sizes = [value[0].numel() for value in subject.values.values()]
+    ids = [subject.roles.get(input_of(key)) == "ids" for key in subject.values]
+    hidden = [value.shape[-1] if token else 1 for token, value in zip(ids, subject.values.values(), strict=True)]
+
+    def summed(found: Tensor) -> Tensor:
+        parts = found.split(sizes, 1)
+        return torch.cat([part.unflatten(1, (-1, h)).sum(2) for part, h in zip(parts, hidden, strict=True)], 1)
+
+    return summed
+
+
+def _start(subject: Subject, lines: Lines) -> Tensor:
+    """The score where a path begins."""
+    rows = torch.arange(subject.rows, device="cpu")
+    alpha = torch.zeros(subject.rows, dtype=torch.float64, device="cpu")
+    there = subject.valued(lines.place(rows, torch.zeros_like(rows), alpha)[0])
+    return there.run(gradient=False).score[:, 0].detach()
+
+
+# ---- what is said ----
+
+
+def _warn(subject: Subject, rows: list[list[State]], reached: list[float], goal: Goal) -> None:
+    """Name the rows that did not come within the tolerance, by what may help them."""
+    failed: dict[str, list[int]] = {}
+    for row, one in enumerate(reached):
+        if not one <= goal.tolerance:
+            failed.setdefault(_advice(any(state.unbounded for state in rows[row]), goal), []).append(row)
+    for advice, which in failed.items():
+        warn(
+            f"{subject.method}: {{rows}} did not reach the tolerance of {goal.tolerance:.2g}; "
+            f"the worst is at {{worst}}. {advice}",
+            [subject.row_numbers[row] for row in which],
+            worst=max(reached[row] for row in which),
+        )
+
+
+def _advice(unbounded: bool, goal: Goal) -> str:
+    if unbounded:
+        return (
+            "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
+            'size of an input that starts at 0: choose another baseline, such as "pad" or "mean" for ids.'
+        )
+    if goal.reach > goal.tolerance:
+        return "The model's precision allows no better: use float32 or float64."
+    return (
+        f"Raise max_steps (it is {goal.max_steps}), allow a larger tolerance, or choose a baseline nearer to the input."
+    )
