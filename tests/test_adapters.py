@@ -155,7 +155,7 @@ def test_tags_questions_and_masks(bert: Any) -> None:
 
 def test_long_texts(bert: Any) -> None:
     text = " ".join(["a clever piece of cinema"] * 8)
-    with pytest.raises(InputError, match="has 42 tokens, and the model takes 24.*\n.*truncate.*window"):
+    with pytest.raises(InputError, match="has 42 tokens, but the model takes 24.*\n.*truncate.*window"):
         whence.explain(bert("SequenceClassification"), ["dull", text], method="lrp")
     cut = whence.explain(bert("SequenceClassification", long="truncate"), text, method="lrp")
     assert cut.values.shape == (1, 24)

@@ -183,7 +183,7 @@ MISTAKES = {
     "no method": (["compare", *BASE, "--text", "a", "--methods", ","], "at least one"),
     "text and image": (["explain", *BASE, "--text", "a", "--image", "b", "--method", "gradient"], "cannot be combined"),
     "too few seconds": (
-        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "--second for each --text"
+        ["explain", *BASE, "--text", "a", "--text", "b", "--second", "c", "--method", "lime"], "for each --text"
     ),
     "an unknown ending": (["explain", *BASE, "--text", "a", "--method", "lime", "--out", "a.xyz"], "ends in none of"),
     "no folder": (
@@ -576,7 +576,7 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     for name in whence.methods:
         if name in parts:
             slope = bool(whence.methods[name].facts.get("slope"))
-            assert ("Grey says how much" in parts[name]) == slope, name
+            assert ("Grey shows how much" in parts[name]) == slope, name
             assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 
@@ -601,7 +601,7 @@ def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypa
     assert main(["demo", "--out", str(tmp_path / "demo.html")]) == 0
     page = (tmp_path / "demo.html").read_text()
     box = page.index("Something is &lt;b&gt;odd&lt;/b&gt;.</p></div>")
-    assert page.index("<h4>gradient</h4>") < box < page.index("Grey says how much")
+    assert page.index("<h4>gradient</h4>") < box < page.index("Grey shows how much")
     assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
 
 

@@ -52,9 +52,9 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
         "too few names",
         {"names": ["a", "b"]},
         whence.InputError,
-        r"2 names, and the input 'input' has the shape \(3, 6\)",
+        r"2 names, but the input 'input' has the shape \(3, 6\)",
     ),
-    ("names of no input", {"names": {"x": ["a"]}}, whence.InputError, "'x', which is no input(.|\n)*'input'"),
+    ("names of no input", {"names": {"x": ["a"]}}, whence.InputError, "'x', which is not an input(.|\n)*'input'"),
     ("names that are none", {"names": [1, 2, 3, 4, 5, 6]}, whence.InputError, "other than strings"),
     ("empty dict", {"inputs": {}}, whence.InputError, "nothing to explain"),
     ("only masks", {"inputs": {"attention_mask": X}}, whence.InputError, "nothing to explain(.|\n)*wrt="),
@@ -148,7 +148,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
     ("not callable", {"model": 3}, whence.ModelError, "int, which cannot be called"),
     ("lazy", {"model": nn.LazyLinear(2)}, whence.ModelError, "Run it once"),
     # at
-    ("at unknown", {"at": "bb"}, whence.InputError, "names no module"),
+    ("at unknown", {"at": "bb"}, whence.InputError, "is not a module of the model"),
     ("at on a function", {"model": torch.tanh, "at": "x"}, whence.InputError, "plain function"),
     ("at call 0", {"at": "b@0"}, whence.InputError, "number of the call, from 1"),
     # methods and parameters

@@ -574,7 +574,7 @@ def test_features_have_names(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_a_frames_integers_are_features_and_its_words_are_an_error() -> None:
     numbers = Frame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5], "d": [3, 4], "e": [0, 0]})
     assert gradient(RELU, numbers, target=0).values.shape == (2, 5)
-    with pytest.raises(whence.InputError, match="The column 'b' holds <U1, which are no numbers"):
+    with pytest.raises(whence.InputError, match="The column 'b' holds <U1, not numbers"):
         gradient(RELU, Frame({"a": [1.0], "b": ["x"]}))
 
 

@@ -193,7 +193,7 @@ def test_an_index_names_safetensors_of_its_folder_only(shard, copied):
 def test_an_index_that_is_none(text, copied):
     indexed(copied, "moved.safetensors")
     (copied / "model.safetensors.index.json").write_text(text, encoding="latin-1")
-    with pytest.raises(whence.FileError, match="is no index of weights"):
+    with pytest.raises(whence.FileError, match="is not an index of weights"):
         whence.load(copied)
 
 
@@ -291,7 +291,7 @@ def test_a_name_without_a_network_fails_at_once_and_points_at_a_folder(tmp_path,
     session = huggingface_hub.utils.get_session()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setattr(session, "request", lambda *a, _real=session.request, **k: asked.append(a) or _real(*a, **k))
-    with pytest.raises(whence.FileError, match="is no folder here, and .* cannot be reached.\n  Give a model's folder"):
+    with pytest.raises(whence.FileError, match="is not a folder, and .* cannot be reached.\n  Give a model's folder"):
         whence.load("somebody/some-model")
     assert len([one for one in asked if one[0] == "HEAD"]) == 1  # nothing is tried again
     assert not [one for one in asked if "some-model" in one[1]]

@@ -373,7 +373,7 @@ def test_mistakes_are_named(options: dict[str, Any], error: type[Exception], sai
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(whence.InputError, match="The input is text, and a bare model knows no tokenizer"):
+    with pytest.raises(whence.InputError, match="The input is text, but a bare model has no tokenizer"):
         whence.axioms(net(), "text")
     table = whence.axioms(net(), rows(), methods=["gradient"], only=["linearity"])
     with pytest.raises(whence.ParameterError, match="The table has no property 'lineraity'. Did you mean 'linearity'"):

@@ -20,38 +20,38 @@ from whence.util.progress import bar
 
 
 @dataclass(frozen=True)
-class Case:
-    """One input of the report."""
+class DemoCase:
+    """One input of the page, with the model that reads it."""
 
     model: str
     title: str
-    told: str
+    description: str
     number: int = 0  # of the model's example
     target: Callable[[Any, Any], Any] | None = None
     options: Mapping[str, Any] | None = None
 
 
 CASES = (
-    Case("sentiment", "A sentence", "A small BERT says whether a sentence speaks well or badly of a film.", 3),
-    Case("questions", "A question", "A convolutional network over words says what kind of answer is asked for."),
-    Case("fashion-vit", "An image", "A vision transformer says which of ten kinds of clothing this is.", 9),
-    Case("fashion-cnn", "The same image, another network", "A convolutional network, on the same picture.", 9),
-    Case("translation", "A translation", "Two recurrent networks with attention between them write English for German; "
-         "each line is a word they wrote, each column a word it may have come from.", 3),
-    Case("language", "A generated text", "A small language model went on with a sentence; each line is a token it "
+    DemoCase("sentiment", "A sentence", "A small BERT says whether a sentence speaks well or badly of a film.", 3),
+    DemoCase("questions", "A question", "A convolutional network over words says what kind of answer is asked for."),
+    DemoCase("fashion-vit", "An image", "A vision transformer says which of ten kinds of clothing this is.", 9),
+    DemoCase("fashion-cnn", "The same image, another network", "A convolutional network, on the same picture.", 9),
+    DemoCase("translation", "A translation", "Two recurrent networks with attention between them write English for "
+         "German; each line is a word they wrote, each column a word it may have come from.", 3),
+    DemoCase("language", "A generated text", "A small language model went on with a sentence; each line is a token it "
          "wrote, each column a token before it.", 0, lambda model, given: model.complete(given, 6)),
-    Case("molecules", "A molecule", "A graph network says how likely a molecule is active in an assay of toxicity; "
+    DemoCase("molecules", "A molecule", "A graph network says how likely a molecule is active in an assay of toxicity; "
          "atoms and bonds are coloured.", 3, lambda model, given: "NR-AhR"),
 )  # fmt: skip
 
 MAGNITUDES = (
-    "Grey says how much, not for what: a gradient is no share of the score, so the length of each token's gradient is "
-    "shown (under a LayerNorm its sum is 0)."
+    "Grey shows how much, not for what: a gradient is not a share of the score, so the norm of each token's gradient "
+    "is shown (under a LayerNorm its sum is 0)."
 )
 
 
 def run(out: Path, progress: bool | None = None) -> str:
-    """Write the page; give what to tell the user."""
+    """Write the page and return a summary."""
     from whence.views.html import LEGEND, page, text
 
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def run(out: Path, progress: bool | None = None) -> str:
         "sentence, the beginning of a text, and a molecule. Under each, every method of Whence answers in its own "
         "sense which parts of the input the prediction came from.</p>"
         f"<p>{LEGEND} Red parts speak for the prediction, blue ones against it; colours are shares of the method's own "
-        "largest value, and hovering tells the numbers. The methods do not agree, and that is the point: the small "
+        "largest value, and hovering shows the numbers. The methods do not agree, and that is the point: the small "
         "print under each says what the method is, what it cost, and what it measured about its own answer. A "
         "<em>completeness gap</em> near 0 means that the parts add up to what was to be explained; <em>random</em> is "
         "the control that every other method should beat.</p>"
@@ -79,8 +79,8 @@ def run(out: Path, progress: bool | None = None) -> str:
     return f"{count} explanations with {len(methods)} methods in {time.perf_counter() - start:.0f} s."
 
 
-def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str]]:
-    """What each method says, and why some say nothing."""
+def _explained(case: DemoCase, counted: Callable[..., object]) -> tuple[Comparison, dict[str, str]]:
+    """The attribution of each method, and why some have none."""
     model = load(f"zoo:{case.model}")
     given = model.examples[case.number]
     target = None if case.target is None else case.target(model, given)
@@ -97,7 +97,7 @@ def _explained(case: Case, counted: Callable[..., object]) -> tuple[Comparison, 
     return Comparison(found), left
 
 
-def _section(case: Case, found: Comparison, left: Mapping[str, str]) -> str:
+def _section(case: DemoCase, found: Comparison, left: Mapping[str, str]) -> str:
     from whence.views.html import compared, text
 
     sized = [name for name, a in found.items() if not a.signed()]
@@ -108,14 +108,14 @@ def _section(case: Case, found: Comparison, left: Mapping[str, str]) -> str:
     without = f"{len(left)} method{' has' if len(left) == 1 else 's have'}"
     beside = f"<details><summary>{without} no answer here</summary><ul>{missing}</ul></details>"
     return (
-        f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.told)}</p></section>'
+        f'<section id="{text(case.model)}"><h2>{text(case.title)}</h2><p>{text(case.description)}</p></section>'
         f"{compared(found, described=True, notes={name: [MAGNITUDES] for name in sized})}"
         f"{_mixed(sized, len(found))}{beside if left else ''}"
     )
 
 
 def _mixed(sized: Sequence[str], count: int) -> str:
-    """Under the matrix of agreement: that it compares magnitudes with signed values, where it does."""
+    """A note where the matrix of agreement compares magnitudes with signed values."""
     if len(sized) in (0, count):
         return ""
     return (

@@ -1,1 +1,1 @@
-"""From what users have to a Subject."""
+"""From what users have (tensors, arrays, texts, images) to Subjects, and from answers back to their rows."""

@@ -1,4 +1,4 @@
-"""Numbers that are no tensors yet: arrays, DataFrames, lists; and batches with more in them than the model takes."""
+"""Arrays, DataFrames and lists as tensors; batches that hold more than the model takes; names of features."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from whence.errors import InputError
 
-_LABELS = ("y", "label", "labels", "target", "targets")  # what a batch may have beside the model's inputs
+_LABELS = ("y", "label", "labels", "target", "targets")  # what a batch may hold besides the model's inputs
 
 
 def is_frame(value: Any) -> bool:
-    """Whether this is a DataFrame, of pandas' or like one."""
+    """Whether this is a DataFrame of pandas, or like one."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and not isinstance(value, Tensor)
 
 
@@ -27,7 +27,7 @@ def is_numbers(value: Any) -> bool:
 
 
 def tensors(inputs: Any, root: nn.Module | None) -> tuple[Any, dict[str, tuple[str, ...]]]:
-    """The inputs with tensors for arrays, DataFrames and lists of rows, and the names that columns give to features."""
+    """The inputs with tensors for arrays, DataFrames and lists of rows; features are named by a DataFrame's columns."""
     if isinstance(inputs, Mapping):
         made = {str(name): one(value, root) if is_numbers(value) else value for name, value in inputs.items()}
         return made, {str(name): columns(value) for name, value in inputs.items() if is_frame(value)}
@@ -51,16 +51,16 @@ def one(value: Any, root: nn.Module | None) -> Tensor:
     array = _of_frame(value) if is_frame(value) else _of_rows(value) if isinstance(value, list | tuple) else value
     if array.dtype.kind not in "fiub":
         raise InputError(
-            f"The input is an array of {array.dtype}, which holds no numbers that torch knows.\n"
+            f"The input is an array of {array.dtype}, which torch cannot hold.\n"
             "  Give floating numbers or integers: array.astype(float)."
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     weights = None if root is None else next((p for p in root.parameters() if p.is_floating_point()), None)
-    found = torch.from_numpy(np.array(array, order="C"))  # a copy: the array stays the user's
+    tensor = torch.from_numpy(np.array(array, order="C"))  # a copy: the array stays the user's
     if weights is None:
-        return found
-    return found.to(weights.device, weights.dtype if found.is_floating_point() else None)
+        return tensor
+    return tensor.to(weights.device, weights.dtype if tensor.is_floating_point() else None)
 
 
 def baseline(given: Any, root: nn.Module | None) -> Any:
@@ -77,12 +77,12 @@ def columns(frame: Any) -> tuple[str, ...]:
 
 
 def _of_frame(frame: Any) -> np.ndarray[Any, Any]:
-    """A DataFrame's numbers, floating: its integers are features too, and no ids."""
+    """A DataFrame's numbers as floating numbers: its integers are features, not ids."""
     parts = [np.asarray(frame[name]) for name in frame.columns]
     for name, part in zip(frame.columns, parts, strict=True):
         if part.dtype.kind not in "fiub":
             raise InputError(
-                f"The column {name!r} holds {part.dtype}, which are no numbers.\n"
+                f"The column {name!r} holds {part.dtype}, not numbers.\n"
                 "  Encode it as numbers, as the model was trained on, or drop it."
             )
     if not parts:
@@ -119,7 +119,7 @@ def _is_rows(value: Any) -> bool:
 
 
 def fitted(model: Any, named: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Any] | None]:
-    """A batch as the model takes it: without labels that it does not take, or whole, where it takes one batch."""
+    """A batch as the model takes it: without labels that it does not take, or as one argument `batch`."""
     takes = _parameters(model)
     if takes is None:
         return dict(named), None
@@ -133,14 +133,14 @@ def fitted(model: Any, named: Mapping[str, Any]) -> tuple[dict[str, Any], Callab
 
 
 def _parameters(model: Any) -> list[str] | None:
-    """The names of what a model takes, or None where it takes any."""
+    """The names of a model's parameters, or None where it takes any."""
     try:
-        found = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
+        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
     except (TypeError, ValueError):
         return None
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found):
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return None
-    return [p.name for p in found if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
 # ---- names of features ----
@@ -149,24 +149,26 @@ def _parameters(model: Any) -> list[str] | None:
 def named_features(
     names: Any, given: Mapping[str, tuple[str, ...]], inputs: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """The names of each input's features: those that were asked for, or a DataFrame's columns."""
+    """The names of each input's features: those given as names=, or a DataFrame's columns."""
     if names is None:
         return dict(given)
     if not isinstance(names, Mapping):
         floats = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
         names = {(floats or list(inputs))[0]: names}
-    found = dict(given)
+    features = dict(given)
     for name, words in names.items():
         if str(name) not in inputs:
-            raise InputError(f"names= is for {name!r}, which is no input.\n  There are {', '.join(map(repr, inputs))}.")
+            raise InputError(
+                f"names= is for {name!r}, which is not an input.\n  The inputs are {', '.join(map(repr, inputs))}."
+            )
         words = list(words) if isinstance(words, Iterable) else [words]
         if isinstance(names[name], str) or not all(isinstance(word, str) for word in words):
             raise InputError("names= holds something other than strings.\n  Give one name for each feature.")
         shape = tuple(getattr(inputs[str(name)], "shape", ()))
         if len(shape) != 2 or shape[1] != len(words):
             raise InputError(
-                f"names= has {len(words)} names, and the input {str(name)!r} has the shape {shape}.\n"
+                f"names= has {len(words)} names, but the input {str(name)!r} has the shape {shape}.\n"
                 "  Give one for each feature of an input (rows, features)."
             )
-        found[str(name)] = tuple(words)
-    return found
+        features[str(name)] = tuple(words)
+    return features

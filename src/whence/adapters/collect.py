@@ -32,15 +32,15 @@ def collect(wrapped: Wrapped, requests: list[Request], answers: Iterable[Attribu
     return ordered if wrapped.exclusive else _with_label_probabilities(ordered)
 
 
-def _with_label_probabilities(found: Attribution) -> Attribution:
+def _with_label_probabilities(a: Attribution) -> Attribution:
     """Labels that do not exclude each other have a probability each, not a softmax over all."""
-    scores = {"probability": found.output_value, "baseline_probability": found.baseline_value}
+    scores = {"probability": a.output_value, "baseline_probability": a.baseline_value}
     probabilities = {
         name: score.double().sigmoid().tolist()
         for name, score in scores.items()
-        if name in found.receipt and score is not None and found.receipt.get("output") == "logit"
+        if name in a.receipt and score is not None and a.receipt.get("output") == "logit"
     }
-    return replace(found, receipt={**found.receipt, **probabilities})
+    return replace(a, receipt={**a.receipt, **probabilities})
 
 
 def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any) -> Attribution:
@@ -55,7 +55,7 @@ def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any
     if request.windows is None:
         return answer
     if any(isinstance(layers, list) for layers in answer.kept.values()):
-        warn(f"{answer.method}: what is kept of a text's windows is left out; there is one of each per window.")
+        warn(f"{answer.method}: keep= is left out for a text in windows: there would be one of each per window.")
     return _one_row(answer, request.windows)
 
 
@@ -70,7 +70,7 @@ def _explained(facts: Any, answer: Attribution, wrt: Any) -> Any:
 
 
 def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
-    """Whether the values are one per token, and not those of some layer."""
+    """Whether there is one value per token, not those of some layer."""
     if units is None or not answer.one_input:
         return True
     axis = 1 + answer.several
@@ -132,23 +132,23 @@ def _targets(given: list[Any]) -> Any:
 
 
 def _receipts(given: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Counts added up, facts by row one after the other, the rest of the first."""
-    found = dict(given[0])
+    """One receipt: counts are added, facts per row are concatenated, the rest is the first one's."""
+    receipt = dict(given[0])
     for name in ("forward_passes", "backward_passes"):
-        found[name] = sum(receipt[name] for receipt in given)
-    names = [name for name in found.pop("per_row", ()) if all(name in receipt for receipt in given)]
+        receipt[name] = sum(one[name] for one in given)
+    names = [name for name in receipt.pop("per_row", ()) if all(name in one for one in given)]
     for name in list(given[0].get("per_row", ())):
-        found.pop(name, None)
+        receipt.pop(name, None)
     for name in names:
-        found[name] = [line for receipt in given for line in receipt[name]]
-    return found | ({"per_row": names} if names else {})
+        receipt[name] = [line for one in given for line in one[name]]
+    return receipt | ({"per_row": names} if names else {})
 
 
 # ---- windows of one text ----
 
 
 def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
-    """One row for the whole text: each token has the mean over the windows that show it, and so has the score."""
+    """One row for the whole text: the mean over the windows that hold a token, and the mean score."""
     whole = windows[0].whole
     assert whole is not None
     axis = int(a.several)

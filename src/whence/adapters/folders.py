@@ -1,4 +1,4 @@
-"""What a model's folder may ask for: safetensors files of its own, computed by ops of PyTorch's own."""
+"""What a model's folder may ask for: its own safetensors files, and PyTorch's own ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.errors import FileError
 
-Find = Callable[[str], Path | None]  # a file of the model by its name, if there is such a one
+Find = Callable[[str], Path | None]  # a file of the model by its name, if it exists
 
 _INDEX = ".safetensors.index.json"
 _PICKLES = ("spk_dict.pt",)  # what a class of transformers would unpickle beside the weights
@@ -23,13 +23,13 @@ def check_files(name: str, config: Any, find: Find) -> None:
         _check_name(named, f"config.json of {name!r}", (".safetensors", _INDEX))
     indices: list[str] = [f"model{_INDEX}", *([str(named)] if str(named).endswith(_INDEX) else [])]
     for index in dict.fromkeys(indices):
-        found = find(index)
-        if found is not None:
-            for shard in _shards(found, name):
+        path = find(index)
+        if path is not None:
+            for shard in _shards(path, name):
                 _check_name(shard, f"{index} of {name!r}", (".safetensors",))
     if find("adapter_config.json") is not None:
         raise FileError(
-            f"{name!r} has an adapter (adapter_config.json), whose model may come from elsewhere.\n"
+            f"{name!r} has an adapter (adapter_config.json), whose base model may come from elsewhere.\n"
             "  Merge the two (peft's merge_and_unload) and save the result with save_pretrained, or whence.wrap it."
         )
     for pickle in _PICKLES:
@@ -40,10 +40,10 @@ def check_files(name: str, config: Any, find: Find) -> None:
 def _shards(index: Path, name: str) -> set[Any]:
     """The files that an index of weights names."""
     try:
-        told = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return set(told.values())
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return set(shards.values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise FileError(f"{index.name} of {name!r} is no index of weights.\n  Save the model again.") from None
+        raise FileError(f"{index.name} of {name!r} is not an index of weights.\n  Save the model again.") from None
 
 
 def _check_name(file: Any, where: str, ends: tuple[str, ...]) -> None:
@@ -51,7 +51,7 @@ def _check_name(file: Any, where: str, ends: tuple[str, ...]) -> None:
     plain = isinstance(file, str) and file == PurePosixPath(file).name == PureWindowsPath(file).name
     if not plain or not file.endswith(ends):
         raise FileError(
-            f"The {where} names {file!r} as weights, which is no safetensors file of that folder.\n"
+            f"The {where} names {file!r} as weights, which is not a safetensors file of that folder.\n"
             "  Load it where you trust it, and save it again with save_pretrained."
         )
 
@@ -59,12 +59,14 @@ def _check_name(file: Any, where: str, ends: tuple[str, ...]) -> None:
 def own_ops(name: str, config: Any) -> Any:
     """The configuration with PyTorch's attention and experts, whatever kernels the folder names."""
     for part in _parts(config, set()):
-        asked = getattr(part, "quantization_config", None)
-        kind = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
+        quantized = getattr(part, "quantization_config", None)
+        kind = (
+            quantized.get("quant_method") if isinstance(quantized, dict) else getattr(quantized, "quant_method", None)
+        )
         kind = getattr(kind, "value", kind)
-        if asked is not None and not str(kind).startswith(_LOCAL):
+        if quantized is not None and not str(kind).startswith(_LOCAL):
             raise FileError(
-                f"{name!r} is quantised ({kind}), and may ask for kernels from the hub.\n"
+                f"{name!r} is quantised ({kind}) and may ask for kernels from the hub.\n"
                 "  Load it where you trust it, and whence.wrap(model, processor)."
             )
         # None is scaled_dot_product_attention where the class supports it, else eager

@@ -1,4 +1,4 @@
-"""Generated text: every token of a continuation or a translation explained by what came before it, from one pass."""
+"""Generated text: each token of a continuation or a translation, explained by the tokens before it in one pass."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _tokens(wrapped: Wrapped, row: tuple[str, ...], limit: int | None) -> Tokens
 
 
 def _with(wrapped: Wrapped, tokens: Tokens, wanted: list[int]) -> Tokens:
-    """The text's tokens, and those that were written after it before the last."""
+    """The text's tokens and those written after it, without the last."""
     more, count = wanted[:-1], len(wanted) - 1
     units = units_of(wrapped.tokenizer, [*tokens.ids["input_ids"], *wanted])[:-1]
     end = len(tokens.text[0])

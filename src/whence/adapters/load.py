@@ -1,4 +1,4 @@
-"""`whence.load`: a model and its processor from a folder or by name; safetensors only, and no code of others."""
+"""`whence.load`: a model and its processor from a folder or by name, from safetensors and without remote code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load(
     """A Hugging Face model with its tokenizer or image processor, ready for `explain`; "zoo:NAME" is a bundled model.
 
     `task` is needed only where a folder does not say which class it is. Texts longer than the model takes are an error,
-    or truncated, or read in windows, as `long` says. Code from the folder runs only if you say so.
+    truncated, or read in windows, as `long` says. Code from the folder runs only with `trust_remote_code=True`.
     """
     if unknown:
         word = next(iter(unknown))
@@ -58,7 +58,7 @@ def load(
             model, told = kind.from_pretrained(
                 name, config=config, use_safetensors=True, output_loading_info=True, **common
             )
-    except Exception as error:  # each part of transformers has its own
+    except Exception as error:  # each part of transformers raises errors of its own
         raise FileError(f"{name!r} has no weights that can be read: {_first_line(error)}") from None
     missing = sorted(told.get("missing_keys", ()))
     if missing:
@@ -72,7 +72,7 @@ def load(
 
 
 def transformers() -> Any:
-    """The library, where it is installed."""
+    """The library, or an error that says how to install it."""
     try:
         import transformers
     except ImportError:
@@ -84,7 +84,7 @@ def transformers() -> Any:
 
 @contextmanager
 def quiet(library: Any) -> Iterator[None]:
-    """Without the library's own progress bar, which is as it was afterwards."""
+    """Run the block without the library's own progress bar."""
     log = library.utils.logging
     shown = log.is_progress_bar_enabled()
     log.disable_progress_bar()
@@ -98,19 +98,19 @@ def quiet(library: Any) -> Iterator[None]:
 def _bundled(name: str, task: str | None, long: Long) -> Wrapped:
     from whence import zoo
 
-    found = zoo.load(name, long=long)
-    if task is not None and task != found.task:
-        raise ModelError(f"zoo:{name} does {found.task}, and task={task!r}.\n  Leave task out.")
-    return found
+    wrapped = zoo.load(name, long=long)
+    if task is not None and task != wrapped.task:
+        raise ModelError(f"zoo:{name} does {wrapped.task}, but task={task!r} was given.\n  Leave task out.")
+    return wrapped
 
 
 def _reachable() -> bool:
-    """Whether the hub answers, found by one short request: the library itself goes on trying for half a minute."""
+    """Whether the hub answers one short request: the library itself retries for half a minute."""
     try:
         from huggingface_hub import constants, get_session
 
         get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
-    except Exception:  # its errors are those of the library that it speaks through
+    except Exception:  # its errors are those of its HTTP library
         return False
     return True
 
@@ -126,14 +126,14 @@ def _config(kind: Any, name: str, common: Mapping[str, Any]) -> Any:
             from huggingface_hub import constants
 
             raise FileError(
-                f"{name!r} is no folder here, and {constants.ENDPOINT} cannot be reached.\n"
+                f"{name!r} is not a folder, and {constants.ENDPOINT} cannot be reached.\n"
                 "  Give a model's folder, or zoo:NAME for a bundled model."
             ) from None
         raise FileError(f"{name!r} has no model configuration that can be read: {_first_line(error)}") from None
 
 
 def _finder(library: Any, name: str, common: Mapping[str, Any]) -> Find:
-    """How to come by a file of the model."""
+    """A function that finds a file of the model by its name."""
     folder = Path(name)
     if folder.is_dir():
         return lambda file: folder / file if (folder / file).exists() else None
@@ -150,7 +150,7 @@ def _finder(library: Any, name: str, common: Mapping[str, Any]) -> Find:
 
 
 def _check_folder(name: str) -> None:
-    """A folder says early what it lacks; what can be no name on the hub must be one."""
+    """Report early what a folder lacks; a path that cannot be a name on the hub must be a folder."""
     folder = Path(name)
     if not folder.exists():
         if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1:
@@ -183,7 +183,7 @@ def _class(library: Any, config: Any, task: str | None) -> Any:
     mapping = auto._model_mapping
     if type(config) not in mapping:
         raise ModelError(
-            f"A model of type {config.model_type!r} has no form for task={task!r}.\n  Choose another task."
+            f"A model of type {config.model_type!r} has no class for task={task!r}.\n  Choose another task."
         )
     return mapping[type(config)]
 
@@ -198,7 +198,7 @@ def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> An
         raise _no_tokenizer(name)
     try:
         processor = getattr(library, kind).from_pretrained(name, **common)
-    except Exception as error:  # tokenizers have their own
+    except Exception as error:  # tokenizers raise errors of their own
         what = {"AutoImageProcessor": "image processor", "AutoProcessor": "processor"}.get(kind, "tokenizer")
         raise FileError(
             f"{name!r} has no {what} that can be read: {_first_line(error)}\n"
@@ -211,7 +211,7 @@ def _processor(library: Any, name: str, task: str, common: dict[str, Any]) -> An
 
 
 def _knows_no_word(tokenizer: Any) -> bool:
-    """Whether a tokenizer was made up without its files: it has special tokens, and reads all else as unknown."""
+    """Whether a tokenizer was built without its files: it has special tokens only, all else is unknown."""
     known = getattr(tokenizer, "get_vocab", None)
     return known is not None and len(known().keys() - set(tokenizer.all_special_tokens)) < 2
 

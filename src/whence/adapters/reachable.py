@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 
 def modules_behind(value: Any) -> dict[str, nn.Module]:
-    """The modules that a function closes over, names, binds or defaults to, and what it holds, by some name."""
-    found: dict[str, nn.Module] = {}
+    """The modules that a function or an object can reach, by name, without those inside of others."""
+    modules: dict[str, nn.Module] = {}
     seen: set[int] = set()
     queue: deque[tuple[str, Any, int]] = deque([("model", value, 0)])
     while queue:
@@ -21,19 +21,19 @@ def modules_behind(value: Any) -> dict[str, nn.Module]:
             continue
         seen.add(id(item))
         if type(item) is not type and issubclass(type(item), nn.Module):
-            found[name if name not in found else f"{name}_{len(found)}"] = item
+            modules[name if name not in modules else f"{name}_{len(modules)}"] = item
         elif depth < 6:
             try:
                 parts = _parts(item)
-            except Exception:  # a proxy, a property that raises: none of our business
+            except Exception:  # a proxy, or a property that raises
                 parts = {}
             queue.extend((key, part, depth + 1) for key, part in parts.items())
-    inside = {id(child) for module in found.values() for child in module.modules() if child is not module}
-    return {name: module for name, module in found.items() if id(module) not in inside}
+    inside = {id(child) for module in modules.values() for child in module.modules() if child is not module}
+    return {name: module for name, module in modules.items() if id(module) not in inside}
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """What an object of the user's holds; libraries, classes and plain data are not searched."""
+    """What an object of the user holds; libraries, classes and plain data are not searched."""
     if isinstance(value, functools.partial):
         return {"function": value.func, **{str(i): a for i, a in enumerate(value.args)}, **value.keywords}
     if isinstance(value, dict):
@@ -60,11 +60,11 @@ def _closed_over(function: types.FunctionType) -> dict[str, Any]:
     if function.__module__ and function.__module__.partition(".")[0] in ("torch", "transformers", "numpy"):
         return {}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    found = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+    held = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
     names = _names_in(function.__code__)
-    found |= {name: function.__globals__[name] for name in names if name in function.__globals__}
-    found |= {str(i): item for i, item in enumerate(function.__defaults__ or ())}
-    return {**found, **(function.__kwdefaults__ or {}), **function.__dict__}
+    held |= {name: function.__globals__[name] for name in names if name in function.__globals__}
+    held |= {str(i): item for i, item in enumerate(function.__defaults__ or ())}
+    return {**held, **(function.__kwdefaults__ or {}), **function.__dict__}
 
 
 def _names_in(code: types.CodeType) -> set[str]:

@@ -1,4 +1,4 @@
-"""Where tokens are in their text: character spans, for tokenizers that give none too, and the words they belong to."""
+"""Character spans of tokens, also for tokenizers that give none, and the words that tokens belong to."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Span = tuple[int, int]
 _MARKS = ("##", "Ġ", "▁", "</w>", "@@")
 
 
-def found_spans(
+def aligned_spans(
     tokenizer: Any, tokens: Sequence[str], special: Sequence[bool], segments: Sequence[int | None],
     texts: Sequence[str],
 ) -> list[Span]:  # fmt: skip
-    """The spans of a tokenizer's tokens that does not give them itself."""
+    """The spans of tokens whose tokenizer does not give them."""
     return _by_pieces(tokenizer, tokens, segments, texts) or _aligned(tokens, special, segments, texts)
 
 
 def stripped(text: str, span: Span) -> Span:
-    """A span without the space that some tokenizers count to the next word, and with the marks of its last letter."""
+    """A span without leading spaces and with the combining marks of its last letter."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
@@ -33,7 +33,7 @@ def stripped(text: str, span: Span) -> Span:
 def _by_pieces(
     tokenizer: Any, units: Sequence[str], segments: Sequence[int | None], texts: Sequence[str]
 ) -> list[Span] | None:
-    """Spans by cutting texts as word-piece tokenizers do, each piece read alone; None if that gives other tokens."""
+    """Spans by splitting texts as word-piece tokenizers do; None if the pieces alone give other tokens."""
     found: list[Span] = [(0, 0)] * len(units)
     for segment, text in enumerate(texts):
         places = [i for i, of in enumerate(segments) if of == segment]
@@ -50,7 +50,7 @@ def _by_pieces(
     return found
 
 
-_CHINESE = (  # what word-piece tokenizers set apart
+_CHINESE = (  # characters that word-piece tokenizers split off
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
@@ -75,7 +75,7 @@ def _pieces(text: str) -> list[Span]:
 def _aligned(
     units: Sequence[str], special: Sequence[bool], segments: Sequence[int | None], texts: Sequence[str]
 ) -> list[Span]:
-    """Each token looked for in its text, from where the last one ended; what is unknown spans up to the next one."""
+    """Spans by looking for each token where the last one ended; an unknown token is the next word there."""
     folded = [_folded(text) for text in texts]
     cursor = [0] * len(texts)
     skipped = [0] * len(texts)  # unknown tokens since the last one that was found: each stands for something
@@ -85,7 +85,7 @@ def _aligned(
         if is_special or segment is None:
             found.append((0, 0))
             continue
-        plain, places = folded[segment]
+        plain, positions = folded[segment]
         token = _folded(_bare(unit))[0].strip()
         at = plain.find(token, cursor[segment] + skipped[segment]) if token else -1
         if at < 0:
@@ -94,14 +94,14 @@ def _aligned(
             found.append((-1, -1))
             continue
         cursor[segment], skipped[segment] = at + len(token), 0
-        found.append((places[at], places[at + len(token) - 1] + 1))
+        found.append((positions[at], positions[at + len(token) - 1] + 1))
     for i in unknown:
         found[i] = _word_between(found, i, segments, texts)
     return found
 
 
 def _word_between(found: Sequence[Span], i: int, segments: Sequence[int | None], texts: Sequence[str]) -> Span:
-    """The first word between a token's neighbours that were found: what an unknown token stands for."""
+    """The first word between the neighbours of an unknown token."""
     segment = segments[i] or 0
     before = max((b for j, (_, b) in enumerate(found[:i]) if segments[j] == segments[i] and b >= 0), default=0)
     ends = (a for j, (a, _) in enumerate(found) if j > i and segments[j] == segments[i] and a >= 0)
@@ -115,7 +115,7 @@ def _word_between(found: Sequence[Span], i: int, segments: Sequence[int | None],
 
 
 def _is_sign(character: str) -> bool:
-    """Punctuation, as word-piece tokenizers cut it off."""
+    """Punctuation, as word-piece tokenizers split it off."""
     ascii_sign = character.isascii() and not character.isalnum() and not character.isspace()
     return ascii_sign or unicodedata.category(character)[0] == "P"
 
@@ -127,14 +127,14 @@ def _bare(unit: str) -> str:
 
 
 def _folded(text: str) -> tuple[str, list[int]]:
-    """Lower case without accents, and the place in the text that each character came from."""
-    letters, places = [], []
-    for place, character in enumerate(text):
+    """The text in lower case without accents, and the position that each character came from."""
+    letters, positions = [], []
+    for position, character in enumerate(text):
         for part in unicodedata.normalize("NFD", character.lower()):
             if unicodedata.category(part) != "Mn":
                 letters.append(part)
-                places.append(place)
-    return "".join(letters), places
+                positions.append(position)
+    return "".join(letters), positions
 
 
 # ---- words ----
@@ -152,6 +152,7 @@ def word_numbers(
 
 
 def words_in(text: str) -> list[Span]:
+    """The spans of a text's words."""
     found: list[Span] = []
     inside = False
     for place, character in enumerate(text):

@@ -1,4 +1,4 @@
-"""Bare models and tensors to a Subject: which inputs are explained, which are held, what is wrong with them."""
+"""From bare models and tensors to a Subject: which inputs are explained, which are held fixed, and their checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def adapt(
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
-    """What to call, and the module behind it whose state is to be kept; compiled and parallel wrappers are opened."""
+    """The function to call and the module whose state is restored; compiled and parallel wrappers are opened."""
     while True:
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod
@@ -68,7 +68,7 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
 
 
 def _root(model: Any) -> nn.Module | None:
-    """The module whose state is to be kept; behind a function, whatever modules it can be seen to hold."""
+    """The module whose state is restored; for a function, the modules that it can reach."""
     if isinstance(model, nn.Module):
         return model
     held = modules_behind(model)
@@ -89,7 +89,7 @@ def _named(inputs: Any) -> tuple[dict[str, Any], Any]:
         return {str(i): item for i, item in enumerate(inputs)}, "tuple"
     if isinstance(inputs, str) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], str)):
         raise InputError(
-            "The input is text, and a bare model knows no tokenizer.\n"
+            "The input is text, but a bare model has no tokenizer.\n"
             "  Give its tensors (a dict of input_ids, attention_mask, …), or wrap the model with its processor."
         )
     raise InputError(
@@ -116,7 +116,7 @@ def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
     }
     if form == "tuple" and "value" in roles.values():
         roles = {name: role for name, role in roles.items() if role == "value"}
-    if len(roles) > 1:  # scalars, and integers that do not go with the rows, are no inputs to explain
+    if len(roles) > 1:  # neither scalars nor integers without rows are explained
         first = next((name for name, role in roles.items() if role == "value" and named[name].dim()), next(iter(roles)))
         rows = len(named[first]) if named[first].dim() else 0
         roles = {
@@ -144,9 +144,9 @@ def _chosen(named: Mapping[str, Any], wrt: Any) -> dict[str, Role]:
     names = [str(name) for name in (wrt if isinstance(wrt, list | tuple | set) else [wrt])]
     for name in names:
         if name not in named:
-            raise InputError(f"wrt={wrt!r} names no input. {did_you_mean(name, named)}")
+            raise InputError(f"wrt={wrt!r} is not an input. {did_you_mean(name, named)}")
         if _role(named[name]) == "fixed":
-            raise InputError(f"wrt={name!r} is no tensor of floating numbers or ids.\n  Name one that is.")
+            raise InputError(f"wrt={name!r} is not a tensor of floating numbers or ids.\n  Name one that is.")
     if not names:
         raise InputError("wrt is empty.\n  Name at least one input, or leave it out.")
     return {name: _role(named[name]) for name in named if name in names}
@@ -162,7 +162,7 @@ def _rows(named: Mapping[str, Any], roles: Mapping[str, Role]) -> int:
 def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
     if value.dim() == 0 or len(value) != rows:
         raise InputError(
-            f"The input {name!r} has the shape {tuple(value.shape)}, and the others have {rows} rows.\n"
+            f"The input {name!r} has the shape {tuple(value.shape)}, but the others have {rows} rows.\n"
             "  The first dimension of every explained input is rows; hold the others fixed with wrt=."
         )
     if value.numel() == 0:
@@ -179,14 +179,16 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
 def _canonical(root: nn.Module | None, at: Any) -> str:
     """The path as the engine names it (a module may have several names), with the number of the call."""
     if not isinstance(at, str):
-        raise InputError(f'at={at!r} is no module path.\n  Give a string, such as at="encoder.layer.0".')
+        raise InputError(f'at={at!r} is not a module path.\n  Give a string, such as at="encoder.layer.0".')
     if root is None:
-        raise InputError(f"at={at!r} names a module, and the model is a plain function.\n  Give the nn.Module itself.")
+        raise InputError(f"at={at!r} names a module, but the model is a plain function.\n  Give the nn.Module itself.")
     path, mark, call = at.partition("@")
     if mark and not (call.isascii() and call.isdigit() and int(call) > 0):
         raise InputError(f"at={at!r}: after @ comes the number of the call, from 1.")
     modules = dict(root.named_modules(remove_duplicate=False))
     if not path or path not in modules:
-        raise InputError(f"at={at!r} names no module. {did_you_mean(path, [name for name in modules if name])}")
+        raise InputError(
+            f"at={at!r} is not a module of the model. {did_you_mean(path, [name for name in modules if name])}"
+        )
     first = next(name for name, module in root.named_modules() if module is modules[path])
     return first + mark + call

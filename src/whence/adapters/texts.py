@@ -1,4 +1,4 @@
-"""Requests of texts: tokenized, in batches of like length, each with a target that is complete."""
+"""Requests of texts: tokenized, in batches of similar length, each with its targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whence.errors import InputError, TargetError
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Wrapped
 
-CHUNK = 32  # texts of like length in one pass
+CHUNK = 32  # texts of similar length in one pass
 
 # (wrapped, the rows' tokens, their batch, the targets that were asked for) → the model to explain and its targets
 Aim = Callable[["Wrapped", list[Tokens], dict[str, Tensor], list[Any]], tuple[Any, Any]]
@@ -28,7 +28,7 @@ Aim = Callable[["Wrapped", list[Tokens], dict[str, Tensor], list[Any]], tuple[An
 def text_requests(
     wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any, size: int | None, aim: Aim, windows: bool = False
 ) -> list[Request]:
-    """The texts in batches of like length; a text that is too long in windows, where the task allows them."""
+    """The texts in batches of similar length; a text that is too long in windows, where the task allows them."""
     limit = tokenization.limit_of(wrapped.tokenizer, getattr(wrapped.model, "config", None))
     targets = per_row(wrapped.target(target), len(rows))
     tokens = [

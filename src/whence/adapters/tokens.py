@@ -1,4 +1,4 @@
-"""Text to tokens: ids, the character span and the word of each token, what is special, and texts that are too long."""
+"""Texts as tokens: ids, spans, words and special tokens; texts that are too long, truncated or in windows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from whence.adapters.decoding import units_of
-from whence.adapters.spans import Span, found_spans, stripped, word_numbers
+from whence.adapters.spans import Span, aligned_spans, stripped, word_numbers
 from whence.errors import InputError
 
 Long = Literal["error", "truncate", "window"]
-_ENDLESS = 10**9  # what tokenizers without a limit say
+_ENDLESS = 10**9  # tokenizers without a limit give a larger number
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,34 +52,34 @@ _OFFSET = frozenset(  # positions begin after the padding's
 
 
 def tokens_of(
-    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", place: int = 0,
+    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", row: int = 0,
     windows: bool = True,
 ) -> list[Tokens]:  # fmt: skip
-    """One text or a pair as tokens; several windows of it if it is too long and that is wanted and possible."""
+    """One text or a pair as tokens; truncated or in windows if it is too long, as `long` says."""
     whole = _encoded(tokenizer, texts)
     if limit is None or len(whole) <= limit:
         return [whole]
     if long == "error":
-        window = ' or long="window" (windows that overlap, of which each token takes the mean)'
+        window = ' or long="window" (overlapping windows, averaged for each token)'
         raise InputError(
-            f"Text {place} has {len(whole)} tokens, and the model takes {limit}.\n"
-            '  Load or wrap the model with long="truncate" (its beginning alone)'
+            f"Text {row} has {len(whole)} tokens, but the model takes {limit}.\n"
+            '  Load or wrap the model with long="truncate" (the beginning only)'
             f"{window if windows and len(texts) == 1 else ''}."
         )
     if len(texts) > 1 and long == "window":
         raise InputError(
-            f'Text {place} is a pair of {len(whole)} tokens, and the model takes {limit}.\n  Use long="truncate".'
+            f'Text {row} is a pair of {len(whole)} tokens, but the model takes {limit}.\n  Use long="truncate".'
         )
     if len(texts) > 1:
         return [_shortened(whole, limit)]
     room = limit - sum(whole.special)
     if room < 1:
-        raise InputError(f"The model takes {limit} tokens, and special tokens alone are {sum(whole.special)}.")
+        raise InputError(f"The model takes {limit} tokens, but special tokens alone are {sum(whole.special)}.")
     return _windows(whole, room, long)
 
 
 def _shortened(whole: Tokens, limit: int) -> Tokens:
-    """A pair without the last tokens of the longer text, again and again."""
+    """A pair without the last tokens of its longer text, until it fits."""
     kept = list(range(len(whole)))
     while len(kept) > limit:
         sizes = [sum(whole.segments[i] == segment for i in kept) for segment in (0, 1)]
@@ -102,7 +102,7 @@ def _taken(whole: Tokens, kept: list[int]) -> Tokens:
 
 
 def _windows(whole: Tokens, room: int, long: Long) -> list[Tokens]:
-    """The text's tokens in stretches that overlap by half, each between the special tokens of the whole."""
+    """Windows that overlap by half, each between the special tokens of the whole text."""
     inner = [i for i, special in enumerate(whole.special) if not special]
     first, last = inner[0], inner[-1]
     step = max(1, room // 2)
@@ -116,7 +116,7 @@ def _windows(whole: Tokens, room: int, long: Long) -> list[Tokens]:
 
 
 def silent(tokenizer: Any) -> dict[str, bool]:
-    """What keeps transformers from warning of long texts, of which Whence has its own word."""
+    """The option that keeps transformers from warning about long texts, which Whence reports itself."""
     return {"verbose": False} if hasattr(tokenizer, "deprecation_warnings") else {}
 
 
@@ -137,7 +137,7 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
     else:
         tokens = tokenizer.convert_ids_to_tokens(ids)
         segments = _segments(given, special)
-        spans = found_spans(tokenizer, tokens, special, segments, texts)
+        spans = aligned_spans(tokenizer, tokens, special, segments, texts)
     spans = [
         (0, 0) if s else stripped(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
     ]
@@ -148,7 +148,7 @@ def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
 
 
 def _segments(given: Any, special: Sequence[bool]) -> list[int | None]:
-    """Which text a slow tokenizer's tokens are of: the second begins after the special token that ends the first."""
+    """The text that each token of a slow tokenizer is from; the second one begins after a special token."""
     kinds = given.get("token_type_ids")
     if kinds is not None and any(kinds):
         return [None if s else int(kind) for s, kind in zip(special, kinds, strict=True)]
@@ -162,7 +162,7 @@ def _segments(given: Any, special: Sequence[bool]) -> list[int | None]:
 
 
 def batch(tokens: Sequence[Tokens], pad: int, device: torch.device) -> dict[str, Tensor]:
-    """Rows of one length, padded on the right; a mask says where."""
+    """The tensors of a batch, padded on the right, with its attention mask."""
     length = max(map(len, tokens))
     names = {name for t in tokens for name in t.ids} | {"attention_mask"}
     found = {}

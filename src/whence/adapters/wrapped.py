@@ -70,7 +70,7 @@ class Wrapped:
             )
 
     def requests(self, inputs: Any, target: Any, batch_size: int | None = None, whole: bool = False) -> list[Request]:
-        """What the rows become: requests of rows of like length, or one of all rows (`whole`)."""
+        """What the rows become: requests of rows of similar length, or one of all rows (`whole`)."""
         requests = TASKS[self.task].requests(self, inputs, target, batch_size, whole)
         total = 1 + max(row for request in requests for row in request.rows)
         return [replace(request, total=total) for request in requests]

@@ -1,4 +1,4 @@
-"""Small models of our own, trained by `python -m whence.zoo.training NAME`: `whence.load("zoo:NAME")`."""
+"""The bundled models: `whence.load("zoo:NAME")`; trained by `python -m whence.zoo.training NAME`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _examples(folder: Path) -> list[Any]:
     return [str(folder / item) if (folder / item).is_file() else item for item in given]
 
 
-# ---- how each is put together ----
+# ---- how each model is loaded ----
 
 
 def _folder(folder: Path, **how: Any) -> Wrapped:
@@ -67,25 +67,25 @@ def _own(folder: Path) -> tuple[Any, dict[str, Any]]:
     """A model of `whence.zoo.models`, and its configuration."""
     from whence.zoo import models
 
-    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return _weights(getattr(models, told["class"])(**told["arguments"]), folder), told
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return _weights(getattr(models, config["class"])(**config["arguments"]), folder), config
 
 
 def _texts(folder: Path, *, task: str, **how: Any) -> Wrapped:
     from whence.adapters.load import transformers
     from whence.adapters.wrapped import wrap
 
-    model, told = _own(folder)
+    model, config = _own(folder)
     tokenizer = transformers().PreTrainedTokenizerFast.from_pretrained(folder)
-    return wrap(model, tokenizer, task=task, labels=told.get("labels"), **how)
+    return wrap(model, tokenizer, task=task, labels=config.get("labels"), **how)
 
 
 def _cnn(folder: Path, **how: Any) -> Wrapped:
     from whence.adapters.wrapped import wrap
     from whence.zoo.images import Gray
 
-    model, told = _own(folder)
-    return wrap(model, Gray(), task="image-classification", labels=told["labels"], **how)
+    model, config = _own(folder)
+    return wrap(model, Gray(), task="image-classification", labels=config["labels"], **how)
 
 
 def _vit(folder: Path, **how: Any) -> Wrapped:
@@ -103,8 +103,8 @@ def _molecules(folder: Path, **how: Any) -> Wrapped:
     from whence.adapters.wrapped import wrap
     from whence.zoo.molecules import Reader
 
-    model, told = _own(folder)
-    return replace(wrap(model, Reader(told["atoms"]), labels=told["labels"], **how), exclusive=False)
+    model, config = _own(folder)
+    return replace(wrap(model, Reader(config["atoms"]), labels=config["labels"], **how), exclusive=False)
 
 
 ZOO: dict[str, Callable[..., Wrapped]] = {

@@ -1,4 +1,4 @@
-"""Molecules as the zoo's graph network takes them: kinds of atoms and kinds of pairs, read from SMILES by RDKit."""
+"""Molecules for the zoo's graph network: kinds of atoms and of pairs of atoms, read from SMILES by RDKit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BONDED = range(1, 9)
 
 
 def parsed(smiles: str, place: int = 0) -> Any:
-    """RDKit's molecule."""
+    """The molecule of a SMILES, as RDKit parses it."""
     try:
         from rdkit import Chem, rdBase
     except ImportError:
@@ -28,10 +28,12 @@ def parsed(smiles: str, place: int = 0) -> Any:
         ) from None
     if not isinstance(smiles, str):
         raise InputError(f"Molecule {place} is {type(smiles).__name__}.\n  Give SMILES, such as 'CCO'.")
-    with rdBase.BlockLogs():  # what is wrong is said below
+    with rdBase.BlockLogs():  # reported below
         found = Chem.MolFromSmiles(smiles)
     if found is None or found.GetNumAtoms() == 0:
-        raise InputError(f"Molecule {place}, {smiles!r}, is no SMILES of a molecule.\n  Give such as 'CC(=O)O'.")
+        raise InputError(
+            f"Molecule {place}, {smiles!r}, is not the SMILES of a molecule.\n  Give one such as 'CC(=O)O'."
+        )
     return found
 
 

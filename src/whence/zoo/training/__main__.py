@@ -48,7 +48,7 @@ def main() -> int:
     score, told = next(iter(card(options.name)["measured"].items()))
     mean = statistics.mean(found[score] for found in scores)
     fits = abs(mean - told["mean"]) <= told["spread"]
-    print(f"{score} {mean:.4g}, and the card says {told['mean']:.4g} ± {told['spread']:.2g}: "
+    print(f"{score} {mean:.4g}; the card says {told['mean']:.4g} ± {told['spread']:.2g}: "
           + ("within" if fits else "OUTSIDE"))  # fmt: skip
     return 0 if fits else 1
 

@@ -1,4 +1,4 @@
-"""The data that the zoo was trained on, read from where it lies; none of it is in the package.
+"""The data that the zoo was trained on, which is not part of the package.
 
 `WHENCE_DATA` says where, or it is the folder `shared/data` beside the repository. Fashion-MNIST is Debian's package
 `dataset-fashion-mnist`, or a folder `fashion-mnist` of `WHENCE_DATA`.

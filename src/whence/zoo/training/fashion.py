@@ -31,7 +31,7 @@ def cnn(seed: int) -> Trained:
 
 
 def vit(seed: int) -> Trained:
-    """The CNN of the zoo teaches it (Touvron et al. 2021): half of what is wanted of an image is what the CNN says."""
+    """The CNN of the zoo teaches it (Touvron et al. 2021): half of the target is the CNN's prediction."""
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(seed)
