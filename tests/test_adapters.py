@@ -343,14 +343,14 @@ def test_alpha_that_hides_something_is_told(tmp_path: Path) -> None:
     assert pixels(Seen(), image.new("RGBA", (2, 2), (9, 8, 7, 255))).flatten()[:3].tolist() == [9, 8, 7]
     image.new("RGBA", (2, 2), (9, 8, 7, 100)).save(tmp_path / "a.png")
     for form in (tmp_path / "a.png", torch.full((2, 2, 4), 9, dtype=torch.uint8)):
-        with pytest.warns(whence.errors.WhenceWarning, match="its alpha is dropped"):
+        with pytest.warns(whence.errors.WhenceWarning, match="its alpha channel is dropped"):
             assert int(pixels(Seen(), form)[0, 0, 0, 0]) == 9
 
 
 def test_files_that_are_no_images_of_a_fair_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (30, 30)).save(tmp_path / "a.png")
-    with pytest.raises(InputError, match="no image that Pillow reads.*\n.*Give a path"):
+    with pytest.raises(InputError, match="not an image that Pillow can read.*\n.*Give a path"):
         pixels(Seen(), "a\0b.png")
     monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(InputError, match="more pixels than Pillow opens.*\n.*smaller"):
