@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from whence.errors import InputError, warn
 from whence.methods.answer import Answer
 from whence.methods.kept import PER_TARGET
 from whence.results.attribution import Attribution
+from whence.results.forms import embeddings
 from whence.subject import Subject
 from whence.subject.masks import has_tokens, real_units
 from whence.util.keys import input_of
@@ -31,14 +32,9 @@ class Part:
 
 
 def join(
-    subject: Subject,
-    parts: list[Part],
-    k_shown: bool,
-    params: Mapping[str, Any],
-    channels: str | None,
-    per_token: str,
+    subject: Subject, parts: list[Part], k_shown: bool, params: Mapping[str, Any], channels: str | None, per_token: str,
     complete: bool | str = False,
-) -> Attribution:
+) -> Attribution:  # fmt: skip
     """One attribution of all rows; `k_shown` keeps the axis of targets, `complete` asks for the gap.
 
     `channels` is what the user wants of images and tokens, `per_token` what becomes of a token's embedding otherwise. A
@@ -56,13 +52,7 @@ def join(
     real = {name: None if padded else _real(subject, name, value, k_shown) for name, value in raw.items()}
     how = channels if channels in ("sum", "l2") else per_token
     values = {name: _per_unit(subject, name, value, real[name], k_shown, how, True) for name, value in raw.items()}
-    extras = {}
-    for kind, numbers in answers[0].extras.items():
-        every = {key: whole([answer.extras[kind][key] for answer in answers]) for key in numbers}
-        by_input = {name: _of_input(every, name) for name in raw}
-        extras[kind] = by_input if kind == "multiplier" else {
-            name: _per_unit(subject, name, value, real[name], k_shown, "sum") for name, value in by_input.items()
-        }  # fmt: skip
+    extras = {kind: _extra(subject, answers, kind, raw, real, whole, k_shown) for kind in answers[0].extras}
     positive = extras.pop("positive", {})
     more = {kind: _like_input(subject, numbers) for kind, numbers in extras.items()}
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
@@ -93,8 +83,21 @@ def join(
     embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
     if channels is not None and (channels != how or len(embedded) < len(raw)):
         return found.channels(channels)
-    shown = zip(found.by_name(), raw, strict=True)
-    return found.with_channels({new: how for new, name in shown if name in embedded}) if embedded else found
+    reduced = {shown: how for shown, name in zip(found.by_name(), raw, strict=True) if name in embedded}
+    return found.with_channels(reduced) if embedded else found
+
+
+def _extra(
+    subject: Subject, answers: list[Answer], kind: str, raw: Mapping[str, Any], real: Mapping[str, Tensor | None],
+    whole: Callable[[list[Tensor]], Tensor], k_shown: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Numbers beside the values, by input and in their form: a multiplier as `raw` is, all else one per unit."""
+    keys = answers[0].extras[kind]
+    full = {key: whole([answer.extras[kind][key] for answer in answers]) for key in keys}
+    by_input = {name: _of_input(full, name) for name in raw}
+    if kind == "multiplier":
+        return by_input
+    return {name: _per_unit(subject, name, v, real[name], k_shown, "sum") for name, v in by_input.items()}
 
 
 def _completeness(values: Mapping[str, Tensor], score: Tensor, before: Tensor, k_shown: bool) -> tuple[Tensor, Tensor]:
@@ -141,7 +144,7 @@ def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None
     """Which of an input's units are no padding; of several ids per token that have scores of their own, all or none."""
     shape = _shape(subject, name, raw, k_shown)
     mask = real_units(subject, name, shape)
-    if mask is None or subject.roles.get(name) != "ids" or _as_tuple(raw)[0].dim() - k_shown < len(shape):
+    if mask is None or subject.roles.get(name) != "ids" or embeddings(raw)[0].dim() - k_shown < len(shape):
         return mask
     return mask.view(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(*shape)
 
@@ -202,7 +205,7 @@ def _is_embedded(subject: Subject, name: str, raw: Any, k_shown: bool) -> bool:
     """Whether an input is ids, and what was found has their embedding's hidden dimensions."""
     value = subject.inputs.get(name)
     return subject.roles.get(name) == "ids" and any(
-        part.dim() > value.dim() + k_shown for part in _as_tuple(raw) if isinstance(value, Tensor)
+        part.dim() > value.dim() + k_shown for part in embeddings(raw) if isinstance(value, Tensor)
     )
 
 
@@ -217,12 +220,12 @@ def _per_unit(
         return raw
     ids: Tensor = subject.inputs[name]
     lead = ids.dim() + k_shown  # (rows, [k,] n)
-    parts = [part.flatten(lead) if part.dim() > lead else part[..., None] for part in _as_tuple(raw)]
+    parts = [part.flatten(lead) if part.dim() > lead else part[..., None] for part in embeddings(raw)]
     if how == "l2" and _is_embedded(subject, name, raw, k_shown):
         total = torch.linalg.vector_norm(torch.cat(parts, -1), dim=-1)
     else:
         total = sum((part.sum(-1) for part in parts[1:]), parts[0].sum(-1))
-        total = _without_rounding(subject, total, _as_tuple(raw), lead) if exact else total
+        total = _without_rounding(subject, total, embeddings(raw), lead) if exact else total
     if real is None:
         return total
     return total * (real[:, None] if k_shown else real).to(total)
@@ -246,10 +249,6 @@ def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...]
             "input_x_gradient a signed score.",
         )
     return total.masked_fill(nothing.view(-1, *[1] * (total.dim() - 1)), 0)
-
-
-def _as_tuple(value: Any) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _like_input(subject: Subject, named: Mapping[str, Any]) -> Any:
