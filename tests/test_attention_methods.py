@@ -86,7 +86,7 @@ def test_padding_is_exactly_0() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_without_attention_is_named(method: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    with pytest.raises(whence.NoAttention, match=f"{method} reads attention, and this model has none"):
+    with pytest.raises(whence.NoAttention, match=f"{method} reads attention, but this model has none"):
         whence.explain(model, torch.randn(2, 4), method=method)
 
 

@@ -202,7 +202,7 @@ def test_a_method_that_needs_attention_says_that_there_is_none(monkeypatch: pyte
     registry.register("reader", needs="attention", slope=True)(lambda subject: subject.run().pull())
     for module in ("whence.api", "whence.adapters.options", "whence.methods"):
         monkeypatch.setattr(importlib.import_module(module), "methods", registry)
-    with pytest.raises(whence.NoAttention, match="reader reads attention, and this model has none"):
+    with pytest.raises(whence.NoAttention, match="reader reads attention, but this model has none"):
         whence.explain(MLP, X, method="reader")
     for name in ("multihead", "vit_sdpa", "vit_eager", "bert_eager"):
         model, inputs = CASES[name].make()

@@ -474,7 +474,7 @@ def test_gradcam_and_attention_are_read_from_attention() -> None:
     model, inputs = CASES["bert_sdpa"].make()
     assert whence.methods["GradCAM"].name == "attention_gradcam"
     assert whence.explain(model, inputs, method="attention").method == "raw_attention"
-    with pytest.raises(whence.NoAttention, match="attention_gradcam reads attention, and this model has none"):
+    with pytest.raises(whence.NoAttention, match="attention_gradcam reads attention, but this model has none"):
         whence.explain(RELU, X, method="grad-cam")
 
 

@@ -169,7 +169,7 @@ def test_a_feature_of_the_models_own_without_effect_is_found() -> None:
 def test_a_method_that_fails_gives_its_reason_and_the_rest_go_on() -> None:
     table = whence.axioms(net(), rows(), methods=["rollout", "gradient"], only=["completeness", "continuity"])
     assert {cell.verdict for cell in table["rollout"].values()} == {"–"}
-    assert table["rollout", "completeness"].note.startswith("rollout reads attention, and this model has none")
+    assert table["rollout", "completeness"].note.startswith("rollout reads attention, but this model has none")
     assert table["gradient", "completeness"].verdict == "no"
 
 

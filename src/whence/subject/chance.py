@@ -23,13 +23,13 @@ def warn_of_chance(method: str, scores: Tensor, again: Callable[[], Tensor]) -> 
         other = again()
     if other.shape != scores.shape:
         return
-    apart = (other.double() - scores.detach().double()).abs().max()
+    change = (other.double() - scores.detach().double()).abs().max()
     size = torch.maximum(other.abs().max(), scores.detach().abs().max()).double()
-    if not bool(apart <= _ROUNDING * size):
+    if not bool(change <= _ROUNDING * size):
         warn(
             f"{method}: the model draws random numbers in eval mode, and its scores change with them, by up to "
             "{share} of the largest. What is explained is one draw, and a method that compares several passes "
-            "takes chance for an effect. Turn the noise off, or give the model a generator of its own that it seeds "
+            "mistakes chance for an effect. Turn the noise off, or give the model a generator of its own that it seeds "
             "anew in every call.",
-            share=float(apart / size),
+            share=float(change / size),
         )

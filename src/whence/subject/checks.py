@@ -30,7 +30,7 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
     leaf = next(iter(leaves.tensors.values()), None)
     if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
         raise InputError(
-            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, and its first dimension is not the "
+            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, but its first dimension must be the "
             f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
         )
     if not bool(torch.isfinite(score).all()):
@@ -57,29 +57,30 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
         hidden = [node for node, _ in flow.log.unseen]
         if hidden:
             raise NoAttention(
-                f"{subject.method} reads attention, and this model has none that can be seen: part of it runs inside "
+                f"{subject.method} reads attention, but this model has none that can be seen: part of it runs inside "
                 f"{hidden[0]}, where the engine cannot look.\n  Choose another method, such as occlusion."
             )
         raise NoAttention(
-            f"{subject.method} reads attention, and this model has none: no softmax multiplies anything.\n"
+            f"{subject.method} reads attention, but this model has none: no softmax multiplies anything.\n"
             "  Choose a method that works on any model, such as gradient or guided_backprop."
         )
 
 
 def _no_embedding(subject: Subject) -> IndependentError:
-    """Nothing explained was met in the pass, and what is met late are ids."""
+    """The error for a pass in which no explained value was met: ids that enter no embedding, if there are ids."""
     names = [name for name, role in subject.roles.items() if role == "ids"]
     if not names:
         return independent(subject)
     kinds = " and ".join(f"{name!r} ({str(subject.inputs[name].dtype).removeprefix('torch.')})" for name in names)
     return IndependentError(
         f"The input {kinds} holds integers, which have no gradient, and they enter no embedding.\n"
-        "  Cast features to floating numbers first (x.float()). Token ids are explained where they index an embedding, "
+        "  Cast features to floating point first (x.float()). Token ids are explained where they index an embedding, "
         "as they are or copied, not after arithmetic. To explain another input, name it with wrt=."
     )
 
 
 def independent(subject: Subject) -> IndependentError:
+    """The error for a score that does not depend on what is explained."""
     names = [name for name, role in subject.roles.items() if role != "fixed"]
     what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
     return IndependentError(

@@ -20,7 +20,7 @@ from whence.subject.targets import Output, Target
 if TYPE_CHECKING:
     from whence.subject.baselines import Baseline
 
-Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, held
+Role = Literal["value", "ids", "fixed"]  # explained as it is, explained through its embedding, not explained
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Subject:
         return replace(self, target=target, values=dict(self.measured.values))
 
     def take(self, rows: Tensor) -> Subject:
-        """The subject of these rows, in this order, repeats allowed. What has one entry per row goes with its row."""
+        """The subject of these rows, in this order, repeats allowed. Whatever has one entry per row is taken along."""
 
         def pick(value: Any) -> Any:
             per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.rows

@@ -129,19 +129,19 @@ def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
     shape, channel = (subject.total_rows, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
     forms = [units, units[None]]
     forms += [form.unsqueeze(channel) for form in forms if channel is not None and form.dim() == len(shape) - 1]
-    found = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}
-    if not found:
+    fitting = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}
+    if not fitting:
         raise InputError(
             f"{subject.method}: units= has the shape {tuple(units.shape)}, but the input {name!r} has {shape}.\n"
             "  Give one number per element, or one row of them for all rows; the channel axis may be left out."
         )
-    if len(found) > 1:
+    if len(fitting) > 1:
         raise InputError(
             f"{subject.method}: units= has the shape {tuple(units.shape)}, which for the input {name!r} {shape} can "
             "mean one row with its channels or all rows without them.\n"
             f"  Give it all {len(shape)} dimensions, with length 1 where one entry serves all."
         )
-    (numbers,) = found.values()
+    (numbers,) = fitting.values()
     chosen = numbers if len(numbers) == 1 else numbers[list(subject.row_numbers)]
     return chosen.detach().cpu().long()
 
