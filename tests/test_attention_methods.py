@@ -163,7 +163,7 @@ def test_grids_of_patches() -> None:
     assert grid(198, 224, 224) == (2, 14, 14)
     assert grid(49, 224, 224) == (0, 7, 7)
     assert grid(33, 32, 64) == (1, 4, 8)
-    with pytest.raises(whence.InputError, match="no grid of patches"):
+    with pytest.raises(whence.InputError, match="do not form a grid of patches"):
         grid(30, 32, 32)
 
 

@@ -412,12 +412,12 @@ def test_mistakes_have_named_errors(options: dict[str, Any], message: str) -> No
     ("path", "message"),
     [
         (lambda x: [torch.zeros_like(x), x + 1], "does not end at the input: 'input' is off by up to 1"),
-        (lambda x: [x], "is no path"),
+        (lambda x: [x], "is not a path"),
         (lambda x: [torch.zeros(2, 2), x], r"Way-point 0 of the path has a tensor of shape \(2, 2\)"),
         (lambda x: [x * float("nan"), x], "not finite"),
         (lambda x: lambda alpha: x * alpha.item(), "derivative by α is 0"),
         (lambda x: lambda alpha: x * (alpha + 1), "does not end at the input"),
-        (lambda x: 3, "path=3 is no path"),
+        (lambda x: 3, "path=3 is not a path"),
     ],
 )
 def test_a_bad_path_is_refused(path: Any, message: str) -> None:

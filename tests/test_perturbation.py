@@ -333,7 +333,7 @@ def test_an_ambiguous_tensor_is_asked_about() -> None:
 
 
 WINDOWS: list[tuple[dict[str, Any], type[whence.WhenceError], str]] = [
-    ({"window": 5}, whence.InputError, "window 5 is larger than the input 'input', which has 4 places in row 0"),
+    ({"window": 5}, whence.InputError, "window 5 is larger than the input 'input', which has 4 positions in row 0"),
     ({"window": 0}, whence.ParameterError, "window=0 is not allowed(.|\n)*tuple of 2"),
     ({"window": 1.5}, whence.ParameterError, "window=1.5 is not allowed"),
     ({"window": True}, whence.ParameterError, "window=True is not allowed"),
@@ -343,7 +343,7 @@ WINDOWS: list[tuple[dict[str, Any], type[whence.WhenceError], str]] = [
     ({"window": 2, "stride": 3}, whence.ParameterError, "stride 3 is larger than the window 2"),
     ({"window": 2, "stride": 0}, whence.ParameterError, "stride=0 is not allowed"),
     ({"window": 2, "stride": (1, 1, 1)}, whence.ParameterError, r"stride=\(1, 1, 1\) is not allowed(.|\n)*tuple of 2"),
-    ({"window": 2, "units": "pixels"}, whence.ParameterError, "units= says what is removed together"),
+    ({"window": 2, "units": "pixels"}, whence.ParameterError, "units= and window= both say what is removed together"),
     ({"window": 5, "units": HALVES}, whence.ParameterError, "Leave one of them out"),
 ]
 

@@ -1,4 +1,8 @@
-"""The methods: one small file per family. A method maps a Subject to one tensor (rows, k, …) per explained value."""
+"""The methods: a file per family, a folder where a family has machinery.
+
+A method maps a Subject to an `Answer`, or just to its values, one tensor (rows, k, …) per explained value. Modules in
+this folder are found by themselves; `order=` at a method's decorator says where it is listed.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,6 @@ def answer_of(name: str, subject: Subject, params: Mapping[str, Any]) -> Answer:
 
 
 def sensitivity(name: str, params: Mapping[str, Any]) -> bool:
-    """Whether a method measures slopes, which are no shares of the score; one that wraps another is as that one is."""
+    """Whether a method measures slopes and not shares of the score; one that wraps another does what that one does."""
     inner = params.get("of", name)
     return all(bool(methods[one].facts.get("slope")) for one in {name, inner} if one in methods)

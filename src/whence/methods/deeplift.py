@@ -1,8 +1,8 @@
 """DeepLIFT: what each input's difference from a reference contributed to the score's difference.
 
-Every op shares out its own difference exactly (`engine/closed.py`), so contributions sum to the delta on every
+Every op shares out its own difference exactly (`rules/closed_forms.py`), so contributions sum to the delta on every
 architecture. RevealCancel lets positive and negative parts of an elementwise function's input act before and after each
-other (`engine/parts.py`); on functions that are not monotonic it keeps its definition, and the total is still Δy.
+other (`rules/reveal_cancel.py`); on functions that are not monotonic it keeps its definition, and the total stays Δy.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ def _refuse_interleaved(maps: Sequence[AttentionMap]) -> None:
     for n, m in enumerate(maps):
         if any(learned < m.query and n < there for learned, there in last.items()):
             raise InputError(
-                "This model's learned tokens attend to an input, and beside other tokens to these, by turns; "
-                "generic_attention's rules for two streams do not say what comes of that.\n"
-                "  Choose rollout, or a method that reads no attention."
+                "This model's learned tokens attend by turns to an input and, beside other tokens, to these; "
+                "generic_attention's rules for two modalities do not cover that.\n"
+                "  Choose rollout, or a method that does not read attention."
             )
 
 

@@ -155,8 +155,8 @@ def _laid_out(subject: Subject, name: str, scores: Tensor, padding: bool) -> Ten
         frames = x.is_floating_point() and x.dim() == 3 and x.shape[-1] % scores.shape[-1] == 0  # of sound, say
         if x.dim() > 1 and scores.shape[-1] != x.shape[1] and not frames:
             raise InputError(
-                f"The model attends to {scores.shape[-1]} positions, and {name!r} has {x.shape[1]}: it cannot be told "
-                "which belong together.\n  Choose a method that reads no attention."
+                f"The model attends to {scores.shape[-1]} positions, but {name!r} has {x.shape[1]}, so which "
+                "belong together is unknown.\n  Choose a method that does not read attention."
             )
         return scores if padding else _without_padding(subject, name, scores)
     extra, high, wide = _by_config(subject, scores.shape[-1], *x.shape[-2:]) or grid(scores.shape[-1], *x.shape[-2:])
@@ -164,7 +164,7 @@ def _laid_out(subject: Subject, name: str, scores: Tensor, padding: bool) -> Ten
 
 
 def _by_config(subject: Subject, tokens: int, height: int, width: int) -> tuple[int, int, int] | None:
-    """As the model's configuration says how large patches are and how many tokens are none."""
+    """As the model's configuration says how large patches are and how many other tokens there are."""
     config = getattr(subject.root, "config", None)
     config = getattr(config, "vision_config", config)
     size = getattr(config, "patch_size", None)
@@ -191,6 +191,6 @@ def grid(tokens: int, height: int, width: int) -> tuple[int, int, int]:
             if high * width == wide * height and height % high == 0:
                 return extra, high, wide
     raise InputError(
-        f"The model attends to {tokens} positions, which are no grid of patches of a {height} × {width} image.\n"
+        f"The model attends to {tokens} positions, which do not form a grid of patches of a {height} × {width} image.\n"
         "  Choose a method that explains pixels."
     )

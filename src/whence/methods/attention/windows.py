@@ -1,4 +1,4 @@
-"""Windowed attention as one map over all tokens: which token each place of each window stands for."""
+"""Windowed attention as one map over all tokens: which token each position of each window stands for."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def spread(a: Tensor, where: tuple[Tensor, Tensor, int] | None, rows: int) -> Te
     """Windows (windows, heads, w, w) as (rows, heads, n, n), 0 between tokens of different windows."""
     if where is None:
         raise InputError(
-            f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, and it cannot be told which "
-            "tokens they are about.\n  Choose a method that reads no attention."
+            f"This model's attention maps have the shape {tuple(a.shape)} for {rows} rows, which does not show "
+            "which tokens they are about.\n  Choose a method that does not read attention."
         )
     query, key, n = where
     whole = a.new_zeros(rows, n, n, a.shape[1])
@@ -93,7 +93,7 @@ def spread_pairs(a: Tensor, query: Tensor, key: Tensor, tokens: Tokens) -> Tenso
 def _untold(a: Tensor) -> InputError:
     return InputError(
         f"This model computes its attention in pieces of the shape {tuple(a.shape)} (blocks, bands or hashed chunks), "
-        "and it cannot be told which tokens they are about.\n  Choose a method that reads no attention, or a "
+        "which does not show which tokens they are about.\n  Choose a method that does not read attention, or a "
         "configuration of the model that attends to all tokens at once."
     )
 
@@ -170,7 +170,7 @@ def _sides(n: int, m: int, subject: Subject | None) -> tuple[int, int]:
 
 def _unrelated(n: int, m: int) -> InputError:
     return InputError(
-        f"The model attends over {max(n, m)} positions in one place and over {min(n, m)} in another, and it cannot be "
-        "told which belong together.\n  Read the last layer alone (raw_attention), or choose a method that reads no "
-        "attention."
+        f"The model attends over {max(n, m)} positions in one place and over {min(n, m)} in another, so which "
+        "belong together is unknown.\n"
+        "  Read the last layer alone (raw_attention), or choose a method that does not read attention."
     )

@@ -1,6 +1,6 @@
-"""Integration that knows when to stop: gradients along a row's lines, refined until the row is good enough.
+"""Integration that knows when to stop: gradients along a row's paths, refined until the row is good enough.
 
-`wanted` are the points that a row asks for next, `take` hands one in, `judge` decides. How a line is integrated between
+`wanted` are the points that a row asks for next, `take` hands one in, `judge` decides. How a path is integrated between
 its points, and how far that may be off, is one of two rules: `smooth` for functions with many derivatives, `kinked` for
 those whose gradient jumps.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 from whence.util.quadrature import panels
 from whence.util.stats import score_scale
 
-Point = tuple[int, float]  # line, α
-Piece = tuple[int, float, float]  # line, from, to
+Point = tuple[int, float]  # path, α
+Piece = tuple[int, float, float]  # path, from, to
 
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
@@ -52,7 +52,7 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """One line's integral between neighbouring points."""
+    """The integral along one path between neighbouring points."""
 
     parts: Tensor  # (panels, inputs)
     errors: Tensor  # (panels, inputs), how far each may be off
@@ -61,7 +61,7 @@ class Panels:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a line is integrated between its points."""
+    """How a path is integrated between its points."""
 
     name: str
     start: int  # panels to begin with
@@ -113,14 +113,14 @@ KINKED = Rule("jumps", 8, _stepped, independent=True)
 class State:
     """One row's integral so far."""
 
-    weights: tuple[float, ...]  # of its lines
+    weights: tuple[float, ...]  # of its paths
     rule: Rule
     total: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))  # all explained values in one vector
     evaluations: int = 0
     error: float = float("inf")  # estimated, relative to the absolute sum of the answer
     gap: float = float("inf")
     before: float = 0.0  # f(x')
-    nodes: list[dict[float, tuple[float, Tensor]]] = field(default_factory=list)  # by line: α to score and slopes
+    nodes: list[dict[float, tuple[float, Tensor]]] = field(default_factory=list)  # by path: α to score and slopes
     wanted: list[Point] = field(default_factory=list)
     done: bool = False
     unbounded: bool = False  # the score still moves at the narrowest panel: there is no integral here
@@ -128,26 +128,26 @@ class State:
     def __post_init__(self) -> None:
         self.nodes = [{} for _ in self.weights]
         start = self.rule.start
-        self.wanted = [(line, i / start) for line in range(len(self.weights)) for i in range(start + 1)]
+        self.wanted = [(path, i / start) for path in range(len(self.weights)) for i in range(start + 1)]
 
     def reached(self, goal: Goal) -> float:
         """The tolerance that this row has come to; an estimate says nothing finer than a part of what was asked for."""
         return max(self.gap, self.error, _SAID * goal.reach)
 
     def take(self, point: Point, score: float, found: Tensor) -> None:
-        line, alpha = point
-        self.nodes[line][alpha] = (score, found)
+        path, alpha = point
+        self.nodes[path][alpha] = (score, found)
         self.evaluations += 1
 
     def judge(self, goal: Goal) -> None:
         """Integrate what there is, and stop or ask for more."""
         pieces, parts, errors, residuals, unseen = [], [], [], [], []
-        for line, weight in enumerate(self.weights):
-            alphas = sorted(self.nodes[line])
-            scores = torch.tensor([self.nodes[line][a][0] for a in alphas], dtype=torch.float64, device="cpu")
-            slopes = torch.stack([self.nodes[line][a][1] for a in alphas])  # (points, inputs)
+        for path, weight in enumerate(self.weights):
+            alphas = sorted(self.nodes[path])
+            scores = torch.tensor([self.nodes[path][a][0] for a in alphas], dtype=torch.float64, device="cpu")
+            slopes = torch.stack([self.nodes[path][a][1] for a in alphas])  # (points, inputs)
             found = self.rule.integrate(torch.tensor(alphas, dtype=torch.float64, device="cpu"), scores, slopes)
-            pieces += [(line, a, b) for a, b in pairwise(alphas)]
+            pieces += [(path, a, b) for a, b in pairwise(alphas)]
             parts.append(found.parts.sum(0) * weight)
             errors.append(found.errors * weight)
             residuals.append(weight * (scores.diff() - found.parts.double().sum(1).cpu()))
@@ -168,20 +168,20 @@ class State:
         return self.gap <= goal.reach and self.error <= goal.reach
 
     def _is_rough(self, goal: Goal) -> bool:
-        """Whether a line is rough, by more than what is asked for or rounding."""
+        """Whether a path is rough, by more than what is asked for or rounding."""
         if self.error <= max(_SAID * goal.tolerance, 64 * goal.precision):
             return False
-        for line in self.nodes:
-            alphas = sorted(line)
+        for path in self.nodes:
+            alphas = sorted(path)
             if _rough(
-                torch.tensor(alphas, dtype=torch.float64, device="cpu"), torch.stack([line[a][1] for a in alphas])
+                torch.tensor(alphas, dtype=torch.float64, device="cpu"), torch.stack([path[a][1] for a in alphas])
             ):
                 return True
         return False
 
     def _ends(self) -> tuple[float, float]:
         """f(x) and the mean f(x')."""
-        rises = [w * (line[1.0][0] - line[0.0][0]) for w, line in zip(self.weights, self.nodes, strict=True)]
+        rises = [w * (path[1.0][0] - path[0.0][0]) for w, path in zip(self.weights, self.nodes, strict=True)]
         return self.nodes[-1][1.0][0], self.nodes[-1][1.0][0] - sum(rises)
 
     def _errors(self, goal: Goal, errors: Tensor) -> tuple[Tensor, float]:
@@ -205,7 +205,7 @@ class State:
         start = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
         self.unbounded = max(start, default=0.0) > goal.reach
         ranked = sorted(zip(worst, pieces, strict=True), key=lambda one: -one[0])
-        found = [(line, (a + b) / 2) for w, (line, a, b) in ranked if w >= limit and b - a > _NARROWEST]
+        found = [(path, (a + b) / 2) for w, (path, a, b) in ranked if w >= limit and b - a > _NARROWEST]
         self.done = enough or self.unbounded or not found[:left]
         self.wanted = [] if self.done else found[:left]
         if self.done:

@@ -13,7 +13,7 @@ from whence.errors import ParameterError, warn
 from whence.methods import method
 from whence.methods.answer import Answer
 from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
-from whence.methods.integrated.paths import Lines, curve, parted, polyline, slopes, straight
+from whence.methods.integrated.paths import Paths, curve, parted, polyline, slopes, straight
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
 from whence.subject.noise import uniform
@@ -56,8 +56,8 @@ def integrated_gradients(
     Gauss–Legendre. With a list of baselines the answer is the mean over them.
     """
     ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
-    lines = straight(ends, [1 / len(ends)] * len(ends))
-    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+    paths = straight(ends, [1 / len(ends)] * len(ends))
+    return _integrated(subject, paths, rule, steps, tolerance, max_steps)
 
 
 @method(
@@ -84,14 +84,14 @@ def path_integrated_gradients(
     is complete; all but the straight one treat symmetric inputs unequally.
     """
     if path is not None and subject.baselines:
-        raise ParameterError("A path has its own start, and baseline= was given too.\n  Leave one of them out.")
+        raise ParameterError("A path has its own start, but baseline= was given too.\n  Leave one of them out.")
     if path is None:
         given = subject.baselines or baselines.default(subject, {"integral": True})
         start = given[0].resolve(subject).values(subject)
-        lines = straight([(start, subject.pinned().values)], [1.0])
+        paths = straight([(start, subject.pinned().values)], [1.0])
     else:
-        lines = curve(subject, path) if callable(path) else polyline(subject, path)
-    return _integrated(subject, lines, rule, steps, tolerance, max_steps)
+        paths = curve(subject, path) if callable(path) else polyline(subject, path)
+    return _integrated(subject, paths, rule, steps, tolerance, max_steps)
 
 
 @method(
@@ -111,52 +111,52 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
     `samples` equal parts of the line, by the row's seed.
     """
     ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
-    lines = straight(ends, [1 / len(ends)] * len(ends))
+    paths = straight(ends, [1 / len(ends)] * len(ends))
     draws = uniform(subject, 2 * samples + len(ends))  # (rows, draws)
     order = draws[:, 2 * samples :].argsort(1)
-    line = order.repeat(1, -(-samples // len(ends)))[:, :samples]
+    which = order.repeat(1, -(-samples // len(ends)))[:, :samples]
     alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
     weight = torch.full((samples,), 1 / samples, dtype=torch.float64, device="cpu")
-    return _at_points(subject, lines, line, alpha, weight)
+    return _at_points(subject, paths, which, alpha, weight)
 
 
 # ---- integrals ----
 
 
 def _integrated(
-    subject: Subject, lines: Lines, rule: str, steps: int | None, tolerance: float, max_steps: int
+    subject: Subject, paths: Paths, rule: str, steps: int | None, tolerance: float, max_steps: int
 ) -> Answer:
     if rule == "adaptive" and steps is None:
-        return _adaptive(subject, lines, tolerance, max_steps)
+        return _adaptive(subject, paths, tolerance, max_steps)
     nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
-    count = len(lines.weights)
+    count = len(paths.weights)
     alpha = torch.from_numpy(nodes).repeat(count).expand(subject.rows, -1)
-    line = torch.arange(count, device="cpu").repeat_interleave(len(nodes)).expand(subject.rows, -1)
-    weight = torch.cat([torch.from_numpy(weights) * w for w in lines.weights])
-    return _at_points(subject, lines, line, alpha, weight)
+    which = torch.arange(count, device="cpu").repeat_interleave(len(nodes)).expand(subject.rows, -1)
+    weight = torch.cat([torch.from_numpy(weights) * w for w in paths.weights])
+    return _at_points(subject, paths, which, alpha, weight)
 
 
-def _at_points(subject: Subject, lines: Lines, line: Tensor, alpha: Tensor, weight: Tensor) -> Answer:
+def _at_points(subject: Subject, paths: Paths, which: Tensor, alpha: Tensor, weight: Tensor) -> Answer:
     """The weighted sum of slopes at given points (rows, points) of each row."""
-    wide, lines, k = _one_target_per_row(subject, lines)
+    wide, paths, k = _one_target_per_row(subject, paths)
     points = alpha.shape[1]
     rows = torch.arange(wide.rows, device="cpu").repeat_interleave(points)
-    line, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (line, alpha))
+    which, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (which, alpha))
     total: list[Any] = [0] * wide.rows
     with bar(len(rows), subject.progress, subject.method) as count:
-        for item, _, found in slopes(wide, lines, rows, line, alpha):
+        for item, _, found in slopes(wide, paths, rows, which, alpha):
             total[int(rows[item])] += float(weight[item % points]) * found
             count()
-    start = None if subject.baselines else _start(wide, lines).view(subject.rows, k)  # a path has its own
+    start = None if subject.baselines else _start(wide, paths).view(subject.rows, k)  # a path has its own
     per_row = {"gradient_evaluations": [k * points] * subject.rows}
     return Answer(_by_value(subject, torch.stack(total), k), start_score=start, per_row=per_row)
 
 
-def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) -> Answer:
-    wide, lines, k = _one_target_per_row(subject, lines)
+def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) -> Answer:
+    wide, paths, k = _one_target_per_row(subject, paths)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
-    states = _refined(wide, lines, goal)
+    states = _refined(wide, paths, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.measured.score is not None
     start = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
@@ -174,16 +174,16 @@ def _adaptive(subject: Subject, lines: Lines, tolerance: float, max_steps: int) 
     )
 
 
-def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
+def _refined(wide: Subject, paths: Paths, goal: Goal) -> list[State]:
     """Each row's finished state."""
     rule = KINKED if wide.record.families & KINKS or wide.record.unseen else SMOOTH
-    states = [State(lines.weights, rule) for _ in range(wide.rows)]
+    states = [State(paths.weights, rule) for _ in range(wide.rows)]
     with bar(len(states), wide.progress, wide.method) as count:
         while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:
             rows = torch.tensor([row for row, _ in asked], device="cpu")
-            line = torch.tensor([point[0] for _, point in asked], device="cpu")
+            which = torch.tensor([point[0] for _, point in asked], device="cpu")
             alpha = torch.tensor([point[1] for _, point in asked], dtype=torch.float64, device="cpu")
-            for i, score, found in slopes(wide, lines, rows, line, alpha):
+            for i, score, found in slopes(wide, paths, rows, which, alpha):
                 row, point = asked[i]
                 states[row].take(point, score, found)
             for row in dict.fromkeys(row for row, _ in asked):
@@ -195,17 +195,17 @@ def _refined(wide: Subject, lines: Lines, goal: Goal) -> list[State]:
 # ---- one target per row ----
 
 
-def _one_target_per_row(subject: Subject, lines: Lines) -> tuple[Subject, Lines, int]:
+def _one_target_per_row(subject: Subject, paths: Paths) -> tuple[Subject, Paths, int]:
     """Rows repeated so that each has one target: targets need different points."""
     pinned = subject.pinned()
     assert subject.measured.score is not None
     k = subject.measured.score.shape[1]
     if k == 1:
-        return pinned, lines, 1
+        return pinned, paths, 1
     wide = pinned.take(torch.arange(subject.rows, device="cpu").repeat_interleave(k))
     assert isinstance(pinned.target, Tensor)
     wide = replace(wide, target=pinned.target.reshape(subject.rows * k, 1, -1))
-    return wide, Lines(lines.weights, lambda rows, line, alpha: lines.place(rows // k, line, alpha)), k
+    return wide, Paths(paths.weights, lambda rows, which, alpha: paths.at(rows // k, which, alpha)), k
 
 
 def _by_value(subject: Subject, total: Tensor, k: int) -> dict[str, Tensor]:
@@ -228,11 +228,11 @@ def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
     return summed
 
 
-def _start(subject: Subject, lines: Lines) -> Tensor:
+def _start(subject: Subject, paths: Paths) -> Tensor:
     """The score where a path begins."""
     rows = torch.arange(subject.rows, device="cpu")
     alpha = torch.zeros(subject.rows, dtype=torch.float64, device="cpu")
-    there = subject.valued(lines.place(rows, torch.zeros_like(rows), alpha)[0])
+    there = subject.valued(paths.at(rows, torch.zeros_like(rows), alpha)[0])
     return there.run(gradient=False).score[:, 0].detach()
 
 
@@ -257,7 +257,7 @@ def _warn(subject: Subject, rows: list[list[State]], reached: list[float], goal:
 def _advice(unbounded: bool, goal: Goal) -> str:
     if unbounded:
         return (
-            "The score still moves where the line leaves the baseline, as it does when a normalisation divides by the "
+            "The score still moves where the path leaves the baseline, as it does when a normalisation divides by the "
             'size of an input that starts at 0: choose another baseline, such as "pad" or "mean" for ids.'
         )
     if goal.reach > goal.tolerance:

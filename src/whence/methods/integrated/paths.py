@@ -1,4 +1,4 @@
-"""Lines: paths from baselines to the input, and what the model's gradients are along them."""
+"""Paths from baselines to the input, and the model's gradients along them."""
 
 from __future__ import annotations
 
@@ -18,54 +18,55 @@ from whence.subject.batching import in_batches, values_of
 from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
-Place = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
+At = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
-    """Weighted paths for each row; `place(rows, line, alpha)` is where points lie and how fast they move there."""
+class Paths:
+    """Weighted paths for each row; `at(rows, which, alpha)` are the points there and their velocity."""
 
     weights: tuple[float, ...]
-    place: Place
+    at: At
 
 
-def straight(ends: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], weights: Sequence[float]) -> Lines:
+def straight(ends: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], weights: Sequence[float]) -> Paths:
     """Straight lines, each from one value to another, by explained value."""
     keys = list(ends[0][0])
 
-    def place(rows: Tensor, line: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+    def points_at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
         values, velocity = {}, {}
         for key in keys:
-            start, end = (_picked([pair[side][key] for pair in ends], rows, line) for side in (0, 1))
+            start, end = (_picked([pair[side][key] for pair in ends], rows, which) for side in (0, 1))
             values[key] = torch.lerp(start, end, _shaped(alpha, end))  # exactly the end at 1
             velocity[key] = end - start
         return values, velocity
 
-    return Lines(tuple(weights), place)
+    return Paths(tuple(weights), points_at)
 
 
-def _picked(values: list[Tensor], rows: Tensor, line: Tensor) -> Tensor:
+def _picked(values: list[Tensor], rows: Tensor, which: Tensor) -> Tensor:
     if len(values) == 1:
         return values[0].index_select(0, rows.to(values[0].device))
-    return torch.stack([values[j][i] for i, j in zip(rows.tolist(), line.tolist(), strict=True)])
+    return torch.stack([values[j][i] for i, j in zip(rows.tolist(), which.tolist(), strict=True)])
 
 
 def _shaped(alpha: Tensor, like: Tensor) -> Tensor:
     return alpha.to(like).view(-1, *[1] * (like.dim() - 1))
 
 
-def polyline(subject: Subject, points: Any) -> Lines:
+def polyline(subject: Subject, points: Any) -> Paths:
     """Straight lines from way-point to way-point, the last of which is the input."""
     if not isinstance(points, list | tuple | Tensor) or len(points) < 2:
         raise ParameterError(
-            f"path={_short(points)} is no path.\n  Give a function, or two way-points or more; the last is the input."
+            f"path={_short(points)} is not a path.\n"
+            "  Give a function, or at least two way-points that end with the input."
         )
     values = [_values(subject, point, f"Way-point {i}") for i, point in enumerate(points)]
     _check_end(subject, values[-1])
     return straight(list(pairwise(values)), [1.0] * (len(values) - 1))
 
 
-def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
+def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Paths:
     """The path γ(α) that a function gives, and its speed dγ/dα by automatic differentiation."""
     keys = list(subject.pinned().values)
     first = next(iter(subject.pinned().values.values()))
@@ -87,11 +88,11 @@ def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
     moves = any(not torch.equal(start[key], end[key]) or not torch.equal(start[key], middle[key]) for key in keys)
     if moves and not any(bool(at(a)[1][key].any()) for key in keys for a in (0.25, 0.5, 0.75)):
         raise ParameterError(
-            "path moves, and its derivative by α is 0: it does not compute with the tensor that it is given.\n"
+            "path moves, but its derivative by α is 0: it does not compute with the tensor that it is given.\n"
             "  Write it with torch ops on α, or give way-points."
         )
 
-    def place(rows: Tensor, line: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+    def points_at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
         points = [at(a) for a in alpha.tolist()]
         found = []
         for side in (0, 1):
@@ -100,7 +101,7 @@ def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Lines:
             found.append({key: torch.stack([one[key] for one in by_key]) for key in keys})
         return found[0], found[1]
 
-    return Lines((1.0,), place)
+    return Paths((1.0,), points_at)
 
 
 def _values(subject: Subject, given: Any, what: str) -> Values:
@@ -144,12 +145,12 @@ def _short(value: Any) -> str:
 
 
 def slopes(
-    subject: Subject, lines: Lines, rows: Tensor, line: Tensor, alpha: Tensor
+    subject: Subject, paths: Paths, rows: Tensor, which: Tensor, alpha: Tensor
 ) -> Iterator[tuple[int, float, Tensor]]:
     """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        values, velocity = lines.place(run, values_of(items, line, 0), values_of(items, alpha, 1))
+        values, velocity = paths.at(run, values_of(items, which, 0), values_of(items, alpha, 1))
         there = subject.take(run).valued(values)
         found = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
         assert there.measured.score is not None
@@ -162,9 +163,9 @@ def _one_by_one(
     subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], cost: float
 ) -> Iterator[tuple[int, float, Tensor]]:
     for items, (score, found) in in_batches(subject, rows, work, cost=cost):
-        for place, item in enumerate(items.tolist()):
+        for i, item in enumerate(items.tolist()):
             if item >= 0:
-                yield item, float(score[place]), found[place]
+                yield item, float(score[i]), found[i]
 
 
 def joined(values: Mapping[str, Tensor]) -> Tensor:

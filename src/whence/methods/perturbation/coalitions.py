@@ -158,6 +158,6 @@ def _replacing(subject: Subject) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(
-            f"{subject.method} puts the baseline in the place of units, and runs such rows together. {error}\n"
+            f"{subject.method} replaces units by the baseline and runs such rows together. {error}\n"
             "  Or give another baseline=, at which the model has a score."
         ) from error.__cause__

@@ -61,7 +61,7 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
     if not (isinstance(units, str) and units == "auto"):
         if window is not None or stride is not None:
             raise ParameterError(
-                "occlusion: units= says what is removed together, and so does window=.\n  Leave one of them out."
+                "occlusion: units= and window= both say what is removed together.\n  Leave one of them out."
             )
         return _one_by_one(subject, units)
     pinned = subject.pinned()
@@ -104,7 +104,7 @@ def _axes(subject: Subject, name: str, window: Any) -> list[int]:
     every = [axis for axis in range(1, len(shape)) if axis == 1 or channel_axis(subject, name) != 2]
     if not 1 <= len(window) <= len(every):
         raise ParameterError(
-            f"occlusion: window={window!r} has {len(window)} sides, and the input {name!r} {tuple(shape)} has "
+            f"occlusion: window={window!r} has {len(window)} sides, but the input {name!r} {tuple(shape)} has "
             f"{len(every)} to slide along.\n  Give one number, or one for each of the last axes."
         )
     return every[-len(window) :]
@@ -161,7 +161,7 @@ def _product(axes: Iterable[Sequence[int]]) -> Tensor:
 
 
 def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
-    """How many places there are along each axis; padding is none."""
+    """How many positions there are along each axis, without padding."""
     shape = game.subject.inputs[name].shape
     real = real_units(game.subject, name, shape)
     return [shape[axis] if real is None or axis != 1 else int(real[row].sum()) for axis in axes]
@@ -181,8 +181,8 @@ def _side(game: Players, name: str, row: int, side: Any, length: int) -> int:
         return max(1, length // 4) if channel_axis(game.subject, name) == 1 else 1
     if side > length:
         raise InputError(
-            f"occlusion: the window {side} is larger than the input {name!r}, which has {length} places in row {row}.\n"
-            f"  Give a window of at most {length}."
+            f"occlusion: the window {side} is larger than the input {name!r}, which has {length} positions in row "
+            f"{row}.\n  Give a window of at most {length}."
         )
     return int(side)
 
@@ -190,7 +190,7 @@ def _side(game: Players, name: str, row: int, side: Any, length: int) -> int:
 def _step(stride: Any, side: int) -> int:
     if stride is not None and stride > side:
         raise ParameterError(
-            f"occlusion: the stride {stride} is larger than the window {side}, so some places would never be covered.\n"
-            f"  Give a stride of at most {side}."
+            f"occlusion: the stride {stride} is larger than the window {side}, so some positions would never be "
+            f"covered.\n  Give a stride of at most {side}."
         )
     return int(stride or max(1, side // 2))

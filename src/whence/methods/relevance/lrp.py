@@ -18,7 +18,7 @@ Start = Literal["one", "logit"]
 
 
 _NOTHING = (
-    "All relevance was lost on the way, and receipt['relevance'] says where: under positive rules, where every "
+    "All relevance was lost on the way; receipt['relevance'] shows where: under positive rules, where every "
     'contribution to the target is negative. Try composite="epsilon", which keeps both signs, or another target.'
 )
 _COMPOSITES = {f"lrp_{short}": {"composite": name} for short, name in {
