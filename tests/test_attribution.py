@@ -44,7 +44,7 @@ def test_rows_are_kept_and_padding_is_dropped() -> None:
     assert a[-1].raw.shape == (1, 4, 16)
     assert a[1:].values.shape == (2, 7)
     assert bool((a.values[1, 5:] == 0).all())
-    with pytest.raises(IndexError, match="3 rows, and no row 3"):
+    with pytest.raises(IndexError, match="Row 3 does not exist: there are 3 rows"):
         a[3]
 
 
@@ -234,7 +234,7 @@ def test_saving_replaces_nothing_but_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     for name in ("pipe", "link", ""):
-        with pytest.raises(whence.FileError, match="cannot write .*: what is there is no regular file.\n.*Give"):
+        with pytest.raises(whence.FileError, match="cannot write .*: it exists and is not a regular file.\n.*Give"):
             cnn().save(tmp_path / name)
     assert (tmp_path / "pipe").is_fifo()
     with pytest.raises(whence.FileError, match="cannot write .*null"):
@@ -255,7 +255,7 @@ def test_foreign_cut_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(whence.FileError, match="not a readable"):
         whence.Attribution.load(path)
     save_file({"x": torch.ones(1)}, path)
-    with pytest.raises(whence.FileError, match="no attribution saved by this version"):
+    with pytest.raises(whence.FileError, match="not an attribution that this version can read"):
         whence.Attribution.load(path)
     for content in ("{", json.dumps({"values": {"tensor": "gone"}}), json.dumps({"nonsense": 1}), "[]"):
         save_file({"x": torch.ones(1)}, path, metadata={"form": "whence.results.attribution.1", "content": content})

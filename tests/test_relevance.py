@@ -408,7 +408,7 @@ def test_the_trace_names_the_rule_that_an_op_got() -> None:
         ({"composite": "gamma", "gamma": -0.5}, "at least 0"),
         ({"stabilizer": -1.0}, "at least 0"),
         ({"composite": "epsilon_gamma_box", "low": 1.0, "high": 0.0}, "is above high"),
-        ({"composite": "gamma", "rules": "epsilon"}, "say the same"),
+        ({"composite": "gamma", "rules": "epsilon"}, "mean the same"),
         ({"start": "zero"}, "start"),
     ],
 )

@@ -15,15 +15,15 @@ from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.flow import suspended
 from whence.engine.scope import scope
-from whence.errors import DivergedError, ParameterError, gathered, shown
+from whence.errors import DivergedError, ParameterError, emit, gathered
 from whence.methods import answer_of, methods, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
 from whence.methods.defaults import OTHERWISE, default
 from whence.methods.kept import check, kept
 from whence.results.assemble import Part, join
-from whence.results.attribution import Attribution, told
-from whence.results.caveats import doubt
+from whence.results.attribution import Attribution, with_warnings
+from whence.results.caveats import warn_of_caveats
 from whence.results.comparison import Comparison
 from whence.results.features import with_feature_names
 from whence.results.trace import Trace
@@ -87,24 +87,24 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
         with scope(subject.root, *modules_behind(subject.target).values()):
             method, reason = default(subject)
     try:
-        found = _explained(model, inputs, options.by(method))
+        attribution = _explained(model, inputs, options.by(method))
     except DivergedError:
         if method == OTHERWISE:
             raise
         reason = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
-        found = _explained(model, inputs, options.by(OTHERWISE))
-    _log.info("whence: %s was chosen: %s", found.method, reason)
-    return replace(found, receipt={**found.receipt, "method_chosen": f"{found.method}: {reason}"})
+        attribution = _explained(model, inputs, options.by(OTHERWISE))
+    _log.info("whence: %s was chosen: %s", attribution.method, reason)
+    return replace(attribution, receipt={**attribution.receipt, "method_chosen": f"{attribution.method}: {reason}"})
 
 
 def _explained(model: Any, inputs: Any, options: Options) -> Attribution:
     """The answer of a method that is named, with what a reader should know about it."""
     with gathered() as warnings:
         of = _of_wrapped if isinstance(model, Wrapped) else _of_tensors
-        found = of(model, inputs, options)
-        doubt(found, options.facts, own=bool(options.rules))
-    found = replace(found, receipt={"model": _name(model), **found.receipt})
-    return told(found, warnings)
+        attribution = of(model, inputs, options)
+        warn_of_caveats(attribution, options.facts, own=bool(options.rules))
+    attribution = replace(attribution, receipt={"model": _name(model), **attribution.receipt})
+    return with_warnings(attribution, warnings)
 
 
 def _of_wrapped(model: Wrapped, inputs: Any, options: Options) -> Attribution:
@@ -136,8 +136,8 @@ def _of_tensors(model: Any, inputs: Any, options: Options) -> Attribution:
             parts = [answer for some in rows for answer in _answers(some, params, keep)]
         per_token = "l2" if sensitivity(method.name, params) else "sum"
         complete = method.facts.get("complete", False)
-        found = join(subject, parts, several(options.target), params, options.channels, per_token, complete)
-        return with_feature_names(found, subject)
+        attribution = join(subject, parts, several(options.target), params, options.channels, per_token, complete)
+        return with_feature_names(attribution, subject)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -175,12 +175,12 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
         subject = subject_of(model, inputs, call, Record(steps=[]))
         with scope(subject.root, *modules_behind(subject.target).values()):
             record = _traced(subject, params)
-    found = Trace(call.name, tuple(record.steps or ()), record.summary())
-    for one in warnings:
-        shown(one)
+    result = Trace(call.name, tuple(record.steps or ()), record.summary())
+    for message in warnings:
+        emit(message)
     if show:
-        say(found)
-    return found
+        say(result)
+    return result
 
 
 def _traced(subject: Subject, params: Mapping[str, Any]) -> Record:

@@ -54,11 +54,11 @@ class IndependentError(WhenceError):
 
 
 class NoAttention(WhenceError):
-    """The method reads attention, and the model has none."""
+    """The method reads attention, but the model has none."""
 
 
 class NoRule(WhenceError):
-    """An op was met for which the method has no rule, and `unruled="error"` was asked for."""
+    """The method has no rule for an op of the model, and `unruled="error"` was given."""
 
 
 class DivergedError(WhenceError):
@@ -74,12 +74,12 @@ class FileError(WhenceError):
 
 
 class WhenceWarning(UserWarning):
-    """Something that the user should know about an answer."""
+    """Something that the user should know before trusting an answer."""
 
 
 @dataclass
-class Said:
-    """A warning of one explanation: which rows it is about (None: all of them), and the worst numbers it names."""
+class Message:
+    """A warning about an explanation: its text, the rows it is about (None: all), and the worst numbers it names."""
 
     text: str  # with {rows} and the names of `worst` in braces
     rows: list[int] | None = None
@@ -92,19 +92,19 @@ class Said:
         return text if self.rows is None else text.replace("{rows}", _numbered(self.rows))
 
 
-_said: ContextVar[list[Said] | None] = ContextVar("said", default=None)
+_waiting: ContextVar[list[Message] | None] = ContextVar("waiting", default=None)
 
 
 def warn(text: str, rows: Iterable[int] | None = None, **worst: float) -> None:
-    """Warn the user: the one way to do so on the way to an answer.
+    """Warn the user; everything on the way to an answer warns through this function.
 
-    Inside of `gathered()` a warning waits until the answer is there, and stands in its receipt. What differs from part
-    to part of a call goes into `rows` (as the user counts them) and `worst`, so that it is said once: warnings of one
-    text have all their rows in the place of {rows}, and the largest number in the place of its name.
+    Inside of `gathered()` a warning waits until the answer is complete, and is written into its receipt. What differs
+    from part to part of a call goes into `rows` (the user's numbers) and `worst`, so that the user is warned once:
+    warnings of one text are merged, with all their rows in place of {rows} and the largest number in place of its name.
     """
-    new, waiting = Said(text, None if rows is None else sorted(set(rows)), dict(worst)), _said.get()
+    new, waiting = Message(text, None if rows is None else sorted(set(rows)), dict(worst)), _waiting.get()
     if waiting is None:
-        shown(new)
+        emit(new)
         return
     for old in waiting:
         if old.text == text and (old.rows is None) == (new.rows is None):
@@ -115,22 +115,22 @@ def warn(text: str, rows: Iterable[int] | None = None, **worst: float) -> None:
 
 
 @contextmanager
-def gathered() -> Iterator[list[Said]]:
+def gathered() -> Iterator[list[Message]]:
     """Warnings inside of the block wait in this list."""
-    found: list[Said] = []
-    token = _said.set(found)
+    messages: list[Message] = []
+    token = _waiting.set(messages)
     try:
-        yield found
+        yield messages
     finally:
-        _said.reset(token)
+        _waiting.reset(token)
 
 
-def shown(said: Said) -> None:
+def emit(message: Message) -> None:
     """A WhenceWarning that points at the first line outside this package: the user's own call."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "whence":
         level, frame = level + 1, frame.f_back
-    warnings.warn(_safe(str(said)), WhenceWarning, stacklevel=level)
+    warnings.warn(_safe(str(message)), WhenceWarning, stacklevel=level)
 
 
 def _numbered(rows: list[int], most: int = 10) -> str:
@@ -138,12 +138,12 @@ def _numbered(rows: list[int], most: int = 10) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A sentence that offers the nearest known word, if one is near."""
+    """A sentence that suggests the nearest known word, if there is one."""
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
     return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The same, or a list of all of them."""
+    """A sentence that suggests the nearest known word, or lists all of them."""
     known = sorted(known)
     return nearest(word, known) or f"Known: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""From what a method found, part by part, to one Attribution in the form of the user's input."""
+"""From a method's answers, part by part, to one Attribution in the form of the user's input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def join(
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])
     residual, gap = _completeness(values, score, whole(before), k_shown) if complete and before else (None, None)
-    found = Attribution(
+    attribution = Attribution(
         values=_like_input(subject, values),
         raw=_like_input(subject, raw),
         target=_shown_target(subject, parts, k_shown),
@@ -82,9 +82,9 @@ def join(
         _warn_of_a_gap(subject, gap)
     embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
     if channels is not None and (channels != how or len(embedded) < len(raw)):
-        return found.channels(channels)
-    reduced = {shown: how for shown, name in zip(found.by_name(), raw, strict=True) if name in embedded}
-    return found.with_channels(reduced) if embedded else found
+        return attribution.channels(channels)
+    reduced = {shown: how for shown, name in zip(attribution.by_name(), raw, strict=True) if name in embedded}
+    return attribution.with_channels(reduced) if embedded else attribution
 
 
 def _extra(
@@ -128,8 +128,8 @@ def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
 
 
 def _of_input(full: Mapping[str, Tensor], name: str) -> Any:
-    found = [value for key, value in full.items() if input_of(key) == name]
-    return found[0] if len(found) == 1 else tuple(found)
+    own = [value for key, value in full.items() if input_of(key) == name]
+    return own[0] if len(own) == 1 else tuple(own)
 
 
 def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int]:
@@ -141,7 +141,7 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
 
 
 def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None:
-    """Which of an input's units are no padding; of several ids per token that have scores of their own, all or none."""
+    """Which of an input's units are not padding; of several ids per token with scores of their own, all or none."""
     shape = _shape(subject, name, raw, k_shown)
     mask = real_units(subject, name, shape)
     if mask is None or subject.roles.get(name) != "ids" or embeddings(raw)[0].dim() - k_shown < len(shape):
@@ -202,7 +202,7 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
 
 
 def _is_embedded(subject: Subject, name: str, raw: Any, k_shown: bool) -> bool:
-    """Whether an input is ids, and what was found has their embedding's hidden dimensions."""
+    """Whether an input is ids, and its values have the hidden dimensions of their embedding."""
     value = subject.inputs.get(name)
     return subject.roles.get(name) == "ids" and any(
         part.dim() > value.dim() + k_shown for part in embeddings(raw) if isinstance(value, Tensor)
@@ -232,7 +232,7 @@ def _per_unit(
 
 
 def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...], lead: int) -> Tensor:
-    """Rows whose sums over the hidden dimension are nothing but rounding become 0, and that is said.
+    """Rows whose sums over the hidden dimension are nothing but rounding become 0, with a warning.
 
     It happens to every gradient under a LayerNorm that follows the embedding: shifting a whole embedding by a
     constant changes nothing there, so the gradient's sum over it is 0.
@@ -271,21 +271,21 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
 
 
 def _receipt(subject: Subject) -> dict[str, Any]:
-    notes = subject.record
-    if notes.overall.get("held"):
-        names = ", ".join(map(repr, notes.overall["held"]))
+    record = subject.record
+    if record.overall.get("held"):
+        names = ", ".join(map(repr, record.overall["held"]))
         warn(
             f"{subject.method}: at={subject.at!r} has outputs whose first dimension is not the rows ({names}). They "
-            "were held at the input's values, and what goes through them is not in the answer."
+            "were held at the input's values, so what goes through them is not part of the answer."
         )
-    unused = [name for name in subject.rules if name != "*" and name not in notes.used]
+    unused = [name for name in subject.rules if name != "*" and name not in record.used]
     if unused:
         warn(f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all.")
-    if notes.unseen and notes.modified:
-        seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in notes.unseen)
+    if record.unseen and record.modified:
+        seen = ", ".join(f"{node} (before {path or 'the output'})" for node, path in record.unseen)
         warn(
             f"{subject.method}: the model ran ops that the engine could not see, so no rule reached them: {seen}. "
             "They kept the plain derivative. Scripted code, vmap, custom autograd functions and the model's own "
             "threads do this; replace them by plain ops to have them explained.",
         )
-    return {"output": "score" if callable(subject.target) else subject.output, **notes.summary()}
+    return {"output": "score" if callable(subject.target) else subject.output, **record.summary()}

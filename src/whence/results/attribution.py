@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, ParameterError, Said, shown
+from whence.errors import InputError, Message, ParameterError, emit
 from whence.results import forms
 from whence.util.checks import check_choice, not_allowed
 from whence.util.files import Place, page_written
@@ -25,7 +25,7 @@ _AGGREGATES = ("l2", "max_abs", "sum_abs", "sum")
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """How much each input unit had to do with the score, row by row, and what is known of that answer.
+    """How much each unit of the inputs contributed to the score, row by row, and how that was computed.
 
     `values` has one number per unit (ids: one per token), `raw` the full tensors; with several targets both are
     (rows, k, …). Slicing and iteration go by row.
@@ -71,7 +71,7 @@ class Attribution:
             return self._pick(list(range(len(self))[row]))
         number = operator.index(row)
         if not -len(self) <= number < len(self):
-            raise IndexError(f"There are {len(self)} rows, and no row {number}.")
+            raise IndexError(f"Row {number} does not exist: there are {len(self)} rows.")
         return self._pick([number % len(self)])._trimmed()
 
     def _pick(self, rows: list[int]) -> Attribution:
@@ -88,12 +88,13 @@ class Attribution:
 
         plain = ("method", "params", "receipt", "channel_axis", "kept")
         kept = {  # a list has one entry per layer; everything else is like `values`
-            name: [pick(layer) for layer in found] if isinstance(found, list) else pick(found)
-            for name, found in self.kept.items()
+            name: [pick(layer) for layer in layers] if isinstance(layers, list) else pick(layers)
+            for name, layers in self.kept.items()
         }
         picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
         per_row = {name: pick(self.receipt[name]) for name in self.receipt.get("per_row", ())}
-        about = [said for one in self.receipt.get("warned", ()) if (said := _about(Said(**one), rows)) is not None]
+        messages = [_about(Message(**one), rows) for one in self.receipt.get("warned", ())]
+        about = [message for message in messages if message is not None]
         return replace(self, **picked, kept=kept, receipt={**self.receipt, **per_row, **_receipt(about)})
 
     def _trimmed(self) -> Attribution:
@@ -154,22 +155,22 @@ class Attribution:
             return self._without_padding(_aggregated(torch.cat(last, -1), how), real)
 
         values = forms.each(aggregate, self.values, self.raw, self.channel_axis, self.real)
-        found = replace(self, values=values).with_channels(dict.fromkeys(self.by_name(), how))
+        reduced = replace(self, values=values).with_channels(dict.fromkeys(self.by_name(), how))
         summed = how == "sum" and self.channel_axis == 1 and isinstance(self.positive, Tensor)
         of_tokens = how == "sum" and isinstance(self.channel_axis, int) and self.channel_axis > 1
         if self.positive is None or of_tokens:
-            return found
+            return reduced
         if not summed:
-            return replace(found, positive=None, negative=None)
-        return replace(found, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
+            return replace(reduced, positive=None, negative=None)
+        return replace(reduced, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
 
     def with_channels(self, how: Mapping[str, str]) -> Attribution:
-        """The same with a receipt that tells how the channels of some inputs were put together, by the input's name."""
-        told = next(iter(how.values())) if len(self.by_name()) == 1 else dict(how)
-        return replace(self, receipt={**self.receipt, "channels": told})
+        """The same with a receipt entry of how the channels of some inputs were put together, by the input's name."""
+        entry = next(iter(how.values())) if len(self.by_name()) == 1 else dict(how)
+        return replace(self, receipt={**self.receipt, "channels": entry})
 
     def signed(self, name: str = "") -> bool:
-        """Whether the values of an input (by default, of all) speak for and against the target; magnitudes do not."""
+        """Whether the values of an input (by default, of all) are for and against the target, and not magnitudes."""
         how = self.receipt.get("channels")
         every = (how.values() if not name else [how.get(name)]) if isinstance(how, Mapping) else [how]
         sizes = self.params.get("absolute") is True or self.params.get("kind") in ("square", "variance")
@@ -184,7 +185,7 @@ class Attribution:
     def to_image_size(self) -> Attribution:
         """A grid of patches stretched to the image, bilinearly."""
         if self.image_size is None or not self.one_input:
-            raise InputError("to_image_size() stretches a grid of patches, and these values are none.\n  Leave it out.")
+            raise InputError("to_image_size() needs a grid of patches, but these values have none.\n  Leave it out.")
         lead = self.values.shape[:-2]
         flat = self.values.reshape(-1, 1, *self.values.shape[-2:])
         whole = torch.nn.functional.interpolate(flat, self.image_size, mode="bilinear", align_corners=False)
@@ -197,7 +198,7 @@ class Attribution:
         if not self.one_input:
             names = ", ".join(self.by_name())
             raise InputError(
-                f"merge_words() puts one text's tokens together, and several inputs are explained: {names}.\n"
+                f"merge_words() merges the tokens of one text, but several inputs are explained: {names}.\n"
                 "  Read `values` and `units` of each by its name."
             )
         return merged(self)
@@ -280,23 +281,23 @@ class Attribution:
         return load(path)
 
 
-def told(found: Attribution, said: Sequence[Said]) -> Attribution:
-    """Warn of what was gathered, and write it into the receipt: `warnings` in words, `warned` with rows and numbers."""
-    for one in said:
-        shown(one)
-    return replace(found, receipt={**found.receipt, **_receipt(said)})
+def with_warnings(a: Attribution, messages: Sequence[Message]) -> Attribution:
+    """Emit the warnings, and write them into the receipt: `warnings` as text, `warned` with their rows and numbers."""
+    for message in messages:
+        emit(message)
+    return replace(a, receipt={**a.receipt, **_receipt(messages)})
 
 
-def _receipt(said: Sequence[Said]) -> dict[str, Any]:
-    return {"warnings": [str(one) for one in said], "warned": [asdict(one) for one in said]}
+def _receipt(messages: Sequence[Message]) -> dict[str, Any]:
+    return {"warnings": [str(message) for message in messages], "warned": [asdict(message) for message in messages]}
 
 
-def _about(said: Said, rows: Sequence[int]) -> Said | None:
-    """What a warning says of some rows, which are counted anew."""
-    if said.rows is None:
-        return said
-    there = [new for new, old in enumerate(rows) if old in said.rows]
-    return replace(said, rows=there) if there else None
+def _about(message: Message, rows: Sequence[int]) -> Message | None:
+    """A warning about some of the rows, which are numbered anew; None where it is not about them."""
+    if message.rows is None:
+        return message
+    numbers = [new for new, old in enumerate(rows) if old in message.rows]
+    return replace(message, rows=numbers) if numbers else None
 
 
 def _aggregated(raw: Tensor, how: str) -> Tensor:

@@ -20,19 +20,19 @@ from whence.util.terminal import clean, say
 class Comparison(Mapping[str, Attribution]):
     """Attributions by method."""
 
-    found: Mapping[str, Attribution]
+    attributions: Mapping[str, Attribution]
 
     def __getitem__(self, method: str) -> Attribution:
         """By the method's name as it stands here, or an alias of it."""
-        if method not in self.found and method in methods:
+        if method not in self.attributions and method in methods:
             method = methods.label(method)
-        return self.found[method]
+        return self.attributions[method]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
+        return iter(self.attributions)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.attributions)
 
     def agreement(self) -> Tensor:
         """Rank correlation of each pair of methods, over the units of a row, averaged over rows.
@@ -40,7 +40,7 @@ class Comparison(Mapping[str, Attribution]):
         It is NaN for methods with other units than each other's, such as pixels and patches, and for those that rank
         nothing, because all of a row's values are the same; such rows take no part in the mean.
         """
-        ranks = [_ranks(a) for a in self.found.values()]  # each (rows, units)
+        ranks = [_ranks(a) for a in self.attributions.values()]  # each (rows, units)
         none = torch.tensor(float("nan"), dtype=torch.float64, device="cpu")
         return torch.stack(
             [torch.stack([correlation(a, b).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
@@ -56,7 +56,7 @@ class Comparison(Mapping[str, Attribution]):
         return compared(self)
 
     def __repr__(self) -> str:
-        return clean(f"Comparison({', '.join(self.found)})")
+        return clean(f"Comparison({', '.join(self.attributions)})")
 
     def to_html(self, path: Place = None, *, title: str = "Whence: methods compared") -> str:
         """A self-contained page, one section per method; written to a file, if there is a path."""

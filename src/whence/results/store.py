@@ -29,7 +29,7 @@ def save(attribution: Attribution, path: str | PathLike[str]) -> None:
 
 
 def load(path: str | PathLike[str]) -> Attribution:
-    """Read an attribution, or say why this file is none."""
+    """Read an attribution; raise FileError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
@@ -46,21 +46,21 @@ def load(path: str | PathLike[str]) -> Attribution:
         ) from None
     if metadata.get("form") != _FORM:
         raise FileError(
-            f"{fspath(path)!r} is no attribution saved by this version of Whence (form {metadata.get('form')!r}).\n"
+            f"{fspath(path)!r} is not an attribution that this version can read (form {metadata.get('form')!r}).\n"
             "  Give a file that save() wrote."
         )
     try:
         content = json.loads(metadata["content"])
-        found = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
+        a = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
         for name, fits in _FITS.items():
-            if not fits(getattr(found, name), len(found)):
+            if not fits(getattr(a, name), len(a)):
                 raise ValueError(f"{name!r} has another form")
-        if found.baseline_value is not None and found.baseline_value.shape != found.output_value.shape:
+        if a.baseline_value is not None and a.baseline_value.shape != a.output_value.shape:
             raise ValueError("'baseline_value' has another shape than 'output_value'")
-        if not _of_one_length(found):
+        if not _of_one_length(a):
             raise ValueError("its units, spans, words and segments are not of one length")
-        repr(found[0])  # reads every field by row
-        return found
+        repr(a[0])  # reads every field by row
+        return a
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FileError(f"{fspath(path)!r} is damaged: {error}.\n  Save it again.") from None
 
@@ -109,7 +109,7 @@ def _named(value: Any, rows: int) -> bool:
 
 
 def _receipt(value: Any, rows: int) -> bool:
-    """What views read of it; files of older versions have less."""
+    """The entries that views read, where there are any; files of older versions have fewer."""
     if not _named(value, rows):
         return False
     items = {name: value.get(name) or [] for name in ("unruled", "unseen", "warnings", "converged", "relevance")}
@@ -132,9 +132,9 @@ _FITS: dict[str, Callable[[Any, int], bool]] = {
 
 
 def _of_one_length(a: Attribution) -> bool:
-    """Whether everything that is told of a row's units is told of all of them."""
-    told = [getattr(a, name) for name in ("units", "spans", "special", "words", "segments")]
-    given = [[len(row) for row in rows] for rows in told if isinstance(rows, list)]
+    """Whether the lists about a row's units have one entry for each unit."""
+    lists = [getattr(a, name) for name in ("units", "spans", "special", "words", "segments")]
+    given = [[len(row) for row in rows] for rows in lists if isinstance(rows, list)]
     return all(lengths == given[0] for lengths in given)
 
 

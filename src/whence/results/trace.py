@@ -32,7 +32,7 @@ class Trace:
         rows = [[s.op, s.family, s.path, s.rule, "×".join(map(str, s.shape))] for s in self.steps]
         after = ""
         if "row_by_row" in self.receipt:
-            after = "\n\nThe rows were traced one by one, and their ops stand one row after the other: " + safe(
+            after = "\n\nThe rows were traced one by one, and their ops are listed row after row: " + safe(
                 f"{self.receipt['row_by_row']}."
             )
         if "relevance" not in self.receipt:
@@ -42,7 +42,7 @@ class Trace:
         return table([*heads, "relevance", "lost"], rows) + after + "\n\n" + relevance(self.receipt)
 
     def plot(self, ax: Any = None, row: int = 0, target: int = 0) -> Any:
-        """Relevance from the score to the input: what each layer carried, and what had been lost by then.
+        """Relevance from the score to the input: what each layer carried, and what was lost up to there.
 
         `target` is a number among several targets.
         """

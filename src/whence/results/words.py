@@ -1,4 +1,4 @@
-"""Tokens put together to the words that they are pieces of."""
+"""Tokens merged into the words that they are pieces of."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def merged(a: Attribution) -> Attribution:
     if a.words is None or not a.one_input:
         raise InputError("merge_words() needs to know the words.\n  Explain a text with whence.load or whence.wrap.")
     groups = [_groups(a, row) for row in range(len(a))]
-    words = [[_word(a, row, group) for group in found] for row, found in enumerate(groups)]
+    words = [[_word(a, row, group) for group in own] for row, own in enumerate(groups)]
     length = max(map(len, words))
     lead = a.values.shape[: 1 + a.several]
     values = a.values.new_zeros(*lead, length)
-    for row, found in enumerate(groups):
-        for place, group in enumerate(found):
-            values[row, ..., place] = a.values[row][..., group].sum(-1)
-    real = torch.tensor([[place < len(found) for place in range(length)] for found in words], device="cpu")
+    for row, own in enumerate(groups):
+        for i, group in enumerate(own):
+            values[row, ..., i] = a.values[row][..., group].sum(-1)
+    real = torch.tensor([[i < len(own) for i in range(length)] for own in words], device="cpu")
     blank: Word = ("[PAD]", (0, 0), True)
-    filled = [[*found, *[blank] * (length - len(found))] for found in words]
+    filled = [[*own, *[blank] * (length - len(own))] for own in words]
     return replace(
         a, values=values, raw=values, positive=None, negative=None, real=real, words=None, segments=None,
         units=[[unit for unit, _, _ in row] for row in filled], spans=[[span for _, span, _ in row] for row in filled],
@@ -38,15 +38,15 @@ def merged(a: Attribution) -> Attribution:
 
 
 def _groups(a: Attribution, row: int) -> list[list[int]]:
-    """The tokens of each word; a special token is alone, and padding is none."""
+    """The tokens of each word; a special token is a group of its own, padding belongs to none."""
     assert a.words is not None
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for i, word in enumerate(a.words[row]):
         if a.real is not None and not bool(a.real[row, i]):
             continue
         segment = a.segments[row][i] if a.segments is not None else 0
-        found.setdefault(("alone", i) if word is None else (segment, word), []).append(i)
-    return list(found.values())
+        groups.setdefault(("alone", i) if word is None else (segment, word), []).append(i)
+    return list(groups.values())
 
 
 def _word(a: Attribution, row: int, group: list[int]) -> Word:

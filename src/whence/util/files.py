@@ -16,7 +16,7 @@ from whence.errors import FileError, ParameterError
 
 
 def put(path: str | PathLike[str], content: bytes | str) -> None:
-    """Write a file beside its place and rename it. A link's target is written, and an old file's mode stays."""
+    """Write a temporary file and rename it. A link's target is replaced, not the link; an old file's mode is kept."""
     beside = None
     try:
         place = Path(os.path.realpath(path))
@@ -28,9 +28,9 @@ def put(path: str | PathLike[str], content: bytes | str) -> None:
             beside.chmod(mode)
         os.replace(beside, place)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        told = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else error
         raise FileError(
-            f"cannot write {fspath(path)}: {told}.\n  Give a file in a folder that exists and has room."
+            f"cannot write {fspath(path)}: {reason}.\n  Give a file in a folder that exists and has room."
         ) from None
     finally:
         if beside is not None:
@@ -38,13 +38,13 @@ def put(path: str | PathLike[str], content: bytes | str) -> None:
 
 
 def _mode(place: Path) -> int | None:
-    """The mode of what is there, which must be a file that may be written; None where nothing is."""
+    """The mode of the file that is replaced, which must be writable; None where there is none."""
     if not place.exists():
         return None
     if not place.is_file():
-        raise OSError(0, "what is there is no regular file")
+        raise OSError(0, "it exists and is not a regular file")
     if not os.access(place, os.W_OK):
-        raise OSError(0, "what is there may not be written")
+        raise OSError(0, "it exists and may not be written")
     return place.stat().st_mode & 0o7777
 
 
@@ -62,7 +62,7 @@ def page_written(page: str, path: Place) -> str:
     """A page; written to a file too, if there is one: not under a name that was meant as its title."""
     if path is not None and Path(path).suffix.lower() not in (".html", ".htm"):
         raise ParameterError(
-            f"to_html({fspath(path)!r}) writes a page, and this name does not end in .html.\n"
+            f"to_html({fspath(path)!r}) writes a page, but this name does not end in .html.\n"
             "  Give such a name; a page's title is to_html(title=…), and save(path) writes other forms."
         )
     return written(page, path)

@@ -1,4 +1,4 @@
-"""A progress bar for long work: on stderr, only where somebody watches, only when it takes a while."""
+"""A progress bar on stderr, shown on a terminal when the work takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def steps(items: Sequence[T], progress: bool | None, title: str) -> Iterator[T]:
 
 @contextmanager
 def bar(total: int, progress: bool | None, title: str) -> Iterator[Callable[..., object]]:
-    """A bar of so many things, for work that comes in any order: call what it gives to count."""
+    """A bar of `total` steps for work in any order; call the function that it yields to count steps."""
     if progress is False or total < 2:
         yield lambda count=1: None
         return

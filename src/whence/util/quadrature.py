@@ -34,9 +34,9 @@ def panels(nodes: Nodes, points: int) -> NDArray[np.float64]:
     around = first[:, None] + np.arange(points)  # (panels, points)
     width = np.diff(x)
     relative = (x[around] - x[:count, None]) / width[:, None]
-    found = np.zeros((count, len(x)))
-    np.put_along_axis(found, around, width[:, None] * _cardinals(relative), axis=1)
-    return found
+    weights = np.zeros((count, len(x)))
+    np.put_along_axis(weights, around, width[:, None] * _cardinals(relative), axis=1)
+    return weights
 
 
 def _cardinals(x: NDArray[np.float64]) -> NDArray[np.float64]:

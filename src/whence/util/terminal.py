@@ -1,4 +1,4 @@
-"""What is said on a terminal: nothing that it shows can steer it, whatever file or model the words came from."""
+"""Output on a terminal, without control characters, whatever file or model the text came from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def say(text: Any, stream: Any = None, end: str = "\n") -> None:
 
 
 def say_json(text: str, stream: Any = None) -> None:
-    """Print JSON as it is read back: what a terminal might obey stands there as \\u escapes."""
+    """Print JSON as it is read back: what a terminal might obey is written as \\u escapes."""
     say(
         Painted("".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else json.dumps(c)[1:-1] for c in text)),
         stream,
