@@ -27,9 +27,7 @@ def warn_of_caveats(a: Attribution, facts: Mapping[str, Any], own: bool = False)
     flat = [size.reshape(*a.output_value.shape, -1) for size in sizes]  # (rows, [k,] units)
     mass = torch.stack([size.sum(-1) for size in flat]).sum(0)
     raw = [part.detach().abs().reshape(*mass.shape, -1).sum(-1) for part in tensors(a.raw)]
-    empty = (mass == 0) & (
-        torch.stack([part.double() for part in raw]).sum(0) == 0
-    )  # sums of 0 have a warning
+    empty = (mass == 0) & (torch.stack([part.double() for part in raw]).sum(0) == 0)  # sums of 0 have a warning
     nothing = _rows(empty & _has_units(a, mass))
     if nothing and not own:
         warn(f"{a.method}: every value of {{rows}} is 0. {_advice(facts)}", nothing)
