@@ -31,7 +31,7 @@ def _row_by_row(wrapped: Wrapped, inputs: Any, target: Any) -> list[Request]:
         for number, row in enumerate(rows)
     ]
     if not rows:
-        raise InputError("There are no rows to explain.\n  Give at least one.")
+        raise InputError("There is nothing to explain: the list of texts or molecules is empty.\n  Give at least one.")
     return [
         Request(wrapped.model, tensors[number], targets[number], [number], **wrapped.processor.describe(row))
         for number, row in enumerate(rows)
