@@ -56,8 +56,8 @@ def placed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[S
 
 
 def _find(func: Any, count: int, given: Sequence[str]) -> _Placing | None:
-    found = [p for schema in _schemas(func) if (p := _place(schema, count, given)) is not None]
-    return min(found, key=lambda p: sum(name is None for name, _ in p.by_position), default=None)
+    placings = [p for schema in _schemas(func) if (p := _place(schema, count, given)) is not None]
+    return min(placings, key=lambda p: sum(name is None for name, _ in p.by_position), default=None)
 
 
 def _place(schema: Sequence[_Parameter], count: int, given: Sequence[str]) -> _Placing | None:
@@ -94,12 +94,12 @@ def _of_python(func: Callable[..., Any]) -> Iterable[Sequence[_Parameter]]:
     parameters = inspect.signature(func).parameters.values()
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         return []
-    found: list[_Parameter] = []
+    schema: list[_Parameter] = []
     for p in parameters:  # from `out` on everything goes by name, as built-in functions have it
-        by_name = p.kind == p.KEYWORD_ONLY or p.name == "out" or any(q.by_name for q in found)
+        by_name = p.kind == p.KEYWORD_ONLY or p.name == "out" or any(q.by_name for q in schema)
         needed = p.default is p.empty
-        found.append(_Parameter(p.name, by_name, needed, None if needed else p.default))
-    return [found]
+        schema.append(_Parameter(p.name, by_name, needed, None if needed else p.default))
+    return [schema]
 
 
 def _of_torch(schema: Any) -> Sequence[_Parameter]:

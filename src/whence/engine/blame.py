@@ -53,26 +53,26 @@ def of_model(
     error: Exception, model: Any, inputs: Mapping[str, Any], root: nn.Module | None = None, *, advice: str = ""
 ) -> ModelError:
     """What a model raised, with where it was and what it had been given."""
-    said = str(error).strip() or "no message"
+    message = str(error).strip() or "no message"
     path = _path(error, root)
     handed = ", ".join(f"{name} {_kind(value)}" for name, value in inputs.items())
     return ModelError(
-        f"The model raised {type(error).__name__}{f' in {path!r}' if path else ''}: {said}\n"
-        f"  It was given {handed}. {_signature(model)}{advice or _advice(said, inputs)}"
+        f"The model raised {type(error).__name__}{f' in {path!r}' if path else ''}: {message}\n"
+        f"  It was given {handed}. {_signature(model)}{advice or _advice(message, inputs)}"
     )
 
 
-def _advice(said: str, inputs: Mapping[str, Any]) -> str:
+def _advice(message: str, inputs: Mapping[str, Any]) -> str:
     """What to look at; where a model stumbles over whole numbers, what to do about them."""
     whole = [
         repr(name)
         for name, value in inputs.items()
         if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
     ]
-    if not whole or not _INTEGERS.search(said) or "indices" in said:
+    if not whole or not _INTEGERS.search(message) or "indices" in message:
         return "Check the names, shapes and dtypes of the inputs."
     return (
-        f"{' and '.join(whole)} holds integers; if they are features and no ids, give floating numbers: x.float(), or "
+        f"{' and '.join(whole)} holds integers; if they are features and not ids, give floating numbers: x.float(), or "
         "array.astype(float)."
     )
 
@@ -108,8 +108,8 @@ def _kind(value: Any) -> str:
 def _signature(model: Any) -> str:
     """What the model's forward takes, if that can be told."""
     try:
-        found = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
     except (TypeError, ValueError):
         return ""
-    names = [_STARS.get(p.kind, "") + p.name for p in found.parameters.values()]
+    names = [_STARS.get(p.kind, "") + p.name for p in signature.parameters.values()]
     return f"It takes ({', '.join(names)}). " if len(names) <= 12 else ""

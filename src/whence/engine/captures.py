@@ -54,14 +54,14 @@ class Listener(Protocol):
 
 
 class Captures(Tracker):
-    """What to read (`wants`) and what to replace (`edit`); what was read is in `found`."""
+    """What to read (`wants`) and what to replace (`edit`); what was read is in `values`."""
 
     def __init__(
         self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None
     ) -> None:
         self.wants, self.edit, self.tell = wants, edit, tell
         self.tokens: Tokens | None = None  # follow which token each entry stands for
-        self.found: dict[Site, Tensor] = {}  # values, as they were then
+        self.values: dict[Site, Tensor] = {}  # values, as they were then
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.projections = False  # follow which state queries are projected from
         self.attention = 0  # attention calls met
@@ -77,7 +77,7 @@ class Captures(Tracker):
         given = self.edit(site, tensor) if self.edit else None
         tensor = tensor if given is None else given
         if self.wants is not None and self.wants(site):
-            self.found[site] = tensor.detach().clone()  # the model may overwrite it
+            self.values[site] = tensor.detach().clone()  # the model may overwrite it
             if born_in_a_pass(tensor):
                 self.edges[site] = get_gradient_edge(tensor)
         if self.tell is not None:
@@ -93,11 +93,11 @@ class Captures(Tracker):
         """The attention probabilities among the inputs of a product: of matrices, or of one weight per position."""
         if family not in ("matmul", "einsum", "bilinear", "multiply"):
             return None
-        found = next((t for t in live if store.get(t, _WEIGHTS, False)), None)
-        if found is None and family != "multiply":
-            found = next((t for t in live if store.get(t, _PIECE, False)), None)
-        pooled = found is not None and found.dim() == 3 and found.shape[-1] == 1  # (rows, n, 1)
-        return None if family == "multiply" and not pooled else found
+        weights = next((t for t in live if store.get(t, _WEIGHTS, False)), None)
+        if weights is None and family != "multiply":
+            weights = next((t for t in live if store.get(t, _PIECE, False)), None)
+        pooled = weights is not None and weights.dim() == 3 and weights.shape[-1] == 1  # (rows, n, 1)
+        return None if family == "multiply" and not pooled else weights
 
     def describe(self, op: Op) -> None:
         """Tell the listener of a fused attention, and give its call the site."""
@@ -147,14 +147,14 @@ def projected_from(tensor: Tensor) -> Tensor | None:
 def layers(root: nn.Module | None) -> set[str]:
     """The paths of all members of module lists (or sequences, in a model that has no list)."""
     for kind in (nn.ModuleList, nn.Sequential):
-        found = {
+        members = {
             f"{name}.{child}" if name else child
             for name, module in (root.named_modules() if root is not None else ())
             if isinstance(module, kind)
             for child, _ in module.named_children()
         }
-        if found:
-            return found
+        if members:
+            return members
     return set()
 
 

@@ -70,15 +70,15 @@ def devices() -> tuple[str, ...]:
 
 
 def _read(flags: tuple[Flag, ...]) -> list[tuple[Flag, Any]]:
-    found = []
+    values = []
     for flag in flags:
         with suppress(RuntimeError):  # torch refuses to name a precision that was set in two ways
-            found.append((flag, flag[0]()))
-    return found
+            values.append((flag, flag[0]()))
+    return values
 
 
-def _put_back(found: list[tuple[Flag, Any]]) -> None:
-    for (read, write), value in found:
+def _put_back(values: list[tuple[Flag, Any]]) -> None:
+    for (read, write), value in values:
         if read() != value:
             write(value)
 

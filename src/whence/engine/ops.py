@@ -162,10 +162,10 @@ _SPELLINGS: dict[Any, Spelling] = {}
 
 def spelling(function: Any) -> Spelling:
     """The spelling of a torch function, found once per function."""
-    found = _SPELLINGS.get(function)
-    if found is None:
-        found = _SPELLINGS[function] = _spell(function)
-    return found
+    spelled = _SPELLINGS.get(function)
+    if spelled is None:
+        spelled = _SPELLINGS[function] = _spell(function)
+    return spelled
 
 
 def _spell(function: Any) -> Spelling:

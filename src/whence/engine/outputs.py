@@ -27,11 +27,11 @@ _NAMES: dict[type[nn.Module], dict[str, str]] = {
 def floating(output: Any, module: nn.Module | None = None) -> list[tuple[str, Tensor, int]]:
     """Each floating tensor of a module's output once: its name, itself, and the dimension of its rows."""
     names = next((names for kind, names in _NAMES.items() if isinstance(module, kind)), {})
-    found: list[tuple[str, Tensor, int]] = []
+    tensors: list[tuple[str, Tensor, int]] = []
     for name, tensor in _inside(output, ""):
-        if not any(tensor is other for _, other, _ in found):
-            found.append((names.get(name, name), tensor, _rows_of(module, name, tensor)))
-    return found
+        if not any(tensor is other for _, other, _ in tensors):
+            tensors.append((names.get(name, name), tensor, _rows_of(module, name, tensor)))
+    return tensors
 
 
 def _rows_of(module: nn.Module | None, name: str, tensor: Tensor) -> int:

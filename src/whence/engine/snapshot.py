@@ -36,10 +36,10 @@ _SLOTS: dict[type, tuple[str, ...]] = {}
 
 def _kind(of: type) -> str:
     """How the objects of a type are kept; "" for what has no state, or none that is the model's."""
-    found = _KINDS.get(of)
-    if found is None:
-        found = _KINDS[of] = _kind_of(of)
-    return found
+    kind = _KINDS.get(of)
+    if kind is None:
+        kind = _KINDS[of] = _kind_of(of)
+    return kind
 
 
 def _kind_of(of: type) -> str:
@@ -252,8 +252,8 @@ def _state(generator: Any) -> Callable[[], object]:
     if isinstance(generator, random.Random):
         state = generator.getstate()
         return lambda: generator.setstate(state)
-    found = generator.get_state()
-    return lambda: generator.set_state(found)
+    before = generator.get_state()
+    return lambda: generator.set_state(before)
 
 
 def _version(tensor: Tensor) -> int:

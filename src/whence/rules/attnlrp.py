@@ -46,9 +46,9 @@ def ratio(call: Call) -> Back:
     (x,), y, shape = call.x, call.y, call.inputs[0].shape
     step = torch.finfo(x.dtype).eps ** 0.5
     at_zero, near = (_value(call, point) for point in (0.0, step))
-    found = (y - at_zero if at_zero else y) / x
-    found = torch.where(x.abs() > step * 1e-2, found, (near - at_zero) / step)
-    return lambda m: (m * found).sum_to_size(shape)
+    ratios = (y - at_zero if at_zero else y) / x
+    ratios = torch.where(x.abs() > step * 1e-2, ratios, (near - at_zero) / step)
+    return lambda m: (m * ratios).sum_to_size(shape)
 
 
 def given_back(call: Call) -> Back:
@@ -59,8 +59,8 @@ def given_back(call: Call) -> Back:
     x, y = next(t.value for t in terms if t.place is not None), call.y  # with its sign
     there = x.abs() > torch.finfo(x.dtype).tiny ** 0.5
     sign = signs_of(call)[0 if call.args[0] is call.inputs[0] else 1]
-    found = sign * torch.where(there, y / torch.where(there, x, 1.0), 1.0)
-    return lambda m: (m * found).sum_to_size(shapes[0])
+    ratios = sign * torch.where(there, y / torch.where(there, x, 1.0), 1.0)
+    return lambda m: (m * ratios).sum_to_size(shapes[0])
 
 
 def _plain_sum(call: Call) -> Back:

@@ -1,8 +1,7 @@
 """Closed forms between a reference and an input: products, quotients, norms, softmax and attention.
 
 Each shares m·Δy among its inputs exactly, by an identity and not by a quotient of small numbers; each keeps what the
-way back needs, at most the size of its inputs. `REFERENCE_RULES` is the whole table of a reference method and
-`REFERENCE_EXPAND` what it wants written out.
+way back needs, at most the size of its inputs. The table that they are in is `deeplift.DEEPLIFT_RULES`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from whence.engine.call import Back, Call, Gradients
 from whence.engine.expand.attention import masked_scores, operands
 from whence.rules.path_integral import path_average, path_integral
-from whence.rules.rescale import apart, by_secant, quotient, tanhc
+from whence.rules.rescale import by_secant, difference, quotient, tanhc
 from whence.util.tree import tensors_in
 
 # ---- products ----
@@ -66,8 +65,8 @@ def gain(call: Call) -> Back:
         other = -other * r * r0
 
     def back(m: Tensor) -> list[Tensor]:
-        found = [(m * least).sum_to_size(c.shape), (m * other).sum_to_size(b.shape)]
-        return found[::-1] if turned else found
+        parts = [(m * least).sum_to_size(c.shape), (m * other).sum_to_size(b.shape)]
+        return parts[::-1] if turned else parts
 
     return back
 
@@ -135,10 +134,10 @@ def norm(call: Call) -> Back:
 
     def back(m: Tensor) -> Tensor:
         g = grouped(m if weight is None else m * weight)
-        found = g * least - both * (g * other).mean(-1, keepdim=True)
+        to_c = g * least - both * (g * other).mean(-1, keepdim=True)
         if centred:
-            found = found - found.mean(-1, keepdim=True)
-        return found.reshape(shape)
+            to_c = to_c - to_c.mean(-1, keepdim=True)
+        return to_c.reshape(shape)
 
     return back
 
@@ -192,7 +191,7 @@ def softmax_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: int) -> t
     """
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = p * torch.sigmoid(rise) + p0 * torch.sigmoid(-rise)
-    by = mean * tanhc(apart(x, before) / 2)
+    by = mean * tanhc(difference(x, before) / 2)
     if x.numel() and bool((x.amax(dim) <= _HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
         by = by.masked_fill((x <= _HIDDEN) & (x == before), 0.0)
     return by, (p + p0) / 2
@@ -239,7 +238,7 @@ def _logsumexp_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: Any) -
     """Δl = Σ w·Δx: w = Δe/Δx in units of the logarithmic mean of S and S'."""
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = (p * _over_expm1(-rise) + p0 * _over_expm1(rise)) / 2
-    return mean * tanhc(apart(x, before) / 2)
+    return mean * tanhc(difference(x, before) / 2)
 
 
 def _over_expm1(d: Tensor) -> Tensor:
@@ -250,8 +249,8 @@ def _over_expm1(d: Tensor) -> Tensor:
 
 def _logsumexp(x: Tensor, dim: Any) -> Tensor:
     """log Σ exp x, and 0 where nothing is there."""
-    found = torch.logsumexp(x, dim, keepdim=True)
-    return found.masked_fill(found == -math.inf, 0.0)
+    total = torch.logsumexp(x, dim, keepdim=True)
+    return total.masked_fill(total == -math.inf, 0.0)
 
 
 def _dim(call: Call) -> int:
@@ -272,8 +271,8 @@ def attention(call: Call) -> Back:
 
     def back(m: Tensor) -> list[Tensor]:
         call.x  # says so if the model has overwritten them  # noqa: B018
-        found = _attention_back(m, given, before)
-        return [g for g, wanted in zip(found, live, strict=True) if wanted]
+        parts = _attention_back(m, given, before)
+        return [g for g, wanted in zip(parts, live, strict=True) if wanted]
 
     return back
 

@@ -29,7 +29,7 @@ COMPOSITES: dict[str, Table] = {
 }
 _AUTHORS = ("chefer", "orig")
 _DEPTH = re.compile(r"depth:(-?\d+)(?:-(-?\d+))?$")
-Entry = tuple[Callable[[Call], bool], Weighted]
+Choice = tuple[Callable[[Call], bool], Weighted]  # which ops, and the rule that they get
 
 
 def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-6) -> Composite:
@@ -47,14 +47,14 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
     if add not in ("share", "proportional"):
         raise not_allowed("composite", {"add": add}, '"share" or "proportional"')
     keys = sorted(table, key=_order)
-    entries = [(key, *_entry(key, table[key], options)) for key in keys]
+    choices = [(key, *_choice(key, table[key], options)) for key in keys]
     _check_read(given, table, {**options, "stabilizer": stabilizer})
     unmet = {key for key in keys if key.startswith("path:")}
     otherwise = _rule("epsilon", options)
 
     def weigh(call: Call) -> Weighted:
-        unmet.difference_update([key for key, fits, _ in entries if key in unmet and fits(call)])
-        return next((rule for _, fits, rule in entries if fits(call)), otherwise)
+        unmet.difference_update([key for key, fits, _ in choices if key in unmet and fits(call)])
+        return next((rule for _, fits, rule in choices if fits(call)), otherwise)
 
     name = given if isinstance(given, str) else "composite"
     authors = given in _AUTHORS if isinstance(given, str) else False
@@ -90,9 +90,9 @@ def _check_read(given: Any, table: Table, options: Mapping[str, Any]) -> None:
 def _read(given: Any, table: Table) -> set[str]:
     """The parameters that a composite's rules leave to the method."""
     rules = [value if isinstance(value, tuple) else (value, {}) for key, value in table.items() if key != "add"]
-    rules += [("epsilon", {})] * (not {"linear", "convolution"} <= table.keys())  # for what no entry names
-    found = {p for rule, own in rules for p in signature(RULES[rule]).parameters if p not in own}
-    return found if isinstance(given, str) and given in _AUTHORS else {*found, "stabilizer"}
+    rules += [("epsilon", {})] * (not {"linear", "convolution"} <= table.keys())  # for what no key names
+    parameters = {p for rule, own in rules for p in signature(RULES[rule]).parameters if p not in own}
+    return parameters if isinstance(given, str) and given in _AUTHORS else {*parameters, "stabilizer"}
 
 
 def _order(key: str) -> int:
@@ -100,15 +100,15 @@ def _order(key: str) -> int:
     return 0 if key == "first" else 1 if key.startswith("path:") else 2 if key.startswith("depth:") else 3
 
 
-def _entry(key: Any, value: Any, options: Mapping[str, Any]) -> Entry:
+def _choice(key: Any, value: Any, options: Mapping[str, Any]) -> Choice:
     depth = _DEPTH.match(str(key))
     if key == "first":
         name, own = value if isinstance(value, tuple) else (value, {})
         only = dict(own).pop("only", None)
         rule = _rule((name, {k: v for k, v in own.items() if k != "only"}), options)
-        images = only is not None  # a box is of pixels: a convolution over time may read embedded words
+        pixels = only is not None  # z_box is for pixels: a convolution over time may read embedded words
         return (
-            lambda call: call.origins[0].fresh and only in (None, call.family) and not (images and call.x[0].dim() < 4),
+            lambda call: call.origins[0].fresh and only in (None, call.family) and not (pixels and call.x[0].dim() < 4),
             rule,
         )
     if str(key).startswith("path:"):
@@ -118,7 +118,7 @@ def _entry(key: Any, value: Any, options: Mapping[str, Any]) -> Entry:
         low, high = int(depth[1]), int(depth[2] or depth[1])
         if low > high or (low < 0) != (high < 0):
             raise ParameterError(
-                f"composite={{{key!r}: ...}} is no range.\n"
+                f"composite={{{key!r}: ...}} is not a range.\n"
                 '  Give "depth:A-B" with A ≤ B, both from the input (0, 1, …) or both from the end ("depth:-2--1").'
             )
         return lambda call: low <= _depth(call, low < 0) <= high, _rule(value, options)

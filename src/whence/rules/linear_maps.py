@@ -74,7 +74,7 @@ def maps_of(call: Call) -> Maps | None:
 
 
 def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
-    """F.linear, whose maps need no graph; halves are too short for sums of one sign."""
+    """F.linear, whose maps need no graph; half precision is too coarse for sums of one sign."""
     if torch.finfo(x.dtype).bits < 32:
         x, y, weight, bias = x.float(), y.float(), weight.float(), None if bias is None else bias.float()
 
@@ -105,6 +105,6 @@ def _laid_out(call: Call, bias: Tensor | None) -> Tensor | float:
     return bias.view(-1, *[1] * spatial) if call.family == "convolution" and call.name != "conv_tbc" else bias
 
 
-def _one(found: Sequence[Tensor | None]) -> Tensor:
-    assert found[0] is not None
-    return found[0]
+def _one(gradients: Sequence[Tensor | None]) -> Tensor:
+    assert gradients[0] is not None
+    return gradients[0]

@@ -76,10 +76,10 @@ class _Identity(Named):
 
 def winner(call: Call, m: Any) -> Gradients:
     """A maximum's relevance goes where the maximum came from."""
-    found = call.vjp(m)
+    relevance = call.vjp(m)
     if call.loose or len(call.inputs) > 1:
-        call.note.lose_rest("constants", first(m), found)
-    return found
+        call.note.lose_rest("constants", first(m), relevance)
+    return relevance
 
 
 class _Joined(Named):
@@ -91,9 +91,9 @@ class _Joined(Named):
         note = call.note
 
         def back(m: Any) -> Gradients:
-            found = call.derivative_at(call.x, m)
-            note.lose_rest("constants", first(m), found)
-            return found
+            relevance = call.derivative_at(call.x, m)
+            note.lose_rest("constants", first(m), relevance)
+            return relevance
 
         return back
 
@@ -116,9 +116,9 @@ class _Generic(Named):
             quotient(self.divide, r, y) if y.is_floating_point() or y.is_complex() else r
             for r, y in zip(signals, call.ys, strict=True)
         ]
-        found = times_input(call, call.vjp(signals if len(signals) > 1 else signals[0]))
-        call.note.lose_rest("unruled", first(m), found)
-        return found
+        relevance = times_input(call, call.vjp(signals if len(signals) > 1 else signals[0]))
+        call.note.lose_rest("unruled", first(m), relevance)
+        return relevance
 
 
 class _Homogeneous(_Generic):
@@ -131,9 +131,9 @@ class _Homogeneous(_Generic):
             return call.vjp(m)
         r = first(m)
         s = quotient(self.divide, r, call.y)
-        found = times_input(call, call.vjp(s))
+        relevance = times_input(call, call.vjp(s))
         write_off(call.note, self.divide, r, s, call.y)
-        return found
+        return relevance
 
 
 # ---- weights ----
@@ -152,16 +152,16 @@ class _WithWeights(Named):
     def __call__(self, call: Call, r: Tensor) -> Gradients:
         rule = self.composite.weigh(call)
         if call.name == "linear" and len(call.inputs) == 1 and call.args[0] is call.inputs[0] and len(call.args) > 1:
-            found, lost = self._dense(rule, call, r)
+            relevance, lost = self._dense(rule, call, r)
         else:
             maps = linear_maps.maps_of(call)
             if maps is None:
                 return self._without(call, r)
             maps.rows_last = call.note.row_axis is not None and call.note.row_axis.axis == call.y.dim() - 1
-            found, lost = rule(maps, r, self.composite.divide)
+            relevance, lost = rule(maps, r, self.composite.divide)
         for kind, amount in lost.items():
             call.note.lose(kind, amount)
-        return found
+        return relevance
 
     def _dense(self, rule: Weighted, call: Call, r: Tensor) -> tuple[Tensor, Lost]:
         """F.linear, at the positions that have relevance."""
@@ -172,14 +172,14 @@ class _WithWeights(Named):
         if 2 * int((rows[2][:, 0] != 0).sum()) < len(rows[2]):
             seen = (rows[2] != 0).any(1).nonzero().flatten()
             rows = [t[seen] for t in rows]
-        found, lost = rule(linear_maps.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
+        relevance, lost = rule(linear_maps.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
         if seen is not None:
-            found = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, found)
+            relevance = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, relevance)
             lost = {kind: a.new_zeros(lead.numel(), 1).index_copy_(0, seen, a) for kind, a in lost.items()}
-        return found.view(x.shape), {kind: amount.view(*lead, 1) for kind, amount in lost.items()}
+        return relevance.view(x.shape), {kind: amount.view(*lead, 1) for kind, amount in lost.items()}
 
     def _without(self, call: Call, r: Tensor) -> Gradients:
         """A linear map without a weight that could be found."""
-        found = times_input(call, call.vjp(quotient(self.composite.divide, r, call.y)))
-        call.note.lose_rest("bias", r, found)
-        return found
+        relevance = times_input(call, call.vjp(quotient(self.composite.divide, r, call.y)))
+        call.note.lose_rest("bias", r, relevance)
+        return relevance

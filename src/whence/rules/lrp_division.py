@@ -23,8 +23,8 @@ class Divide:
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         if self.signed and self.epsilon:
             return a / (b + b.new_tensor(self.epsilon).copysign(b.masked_fill(b == 0, 0.0)))
-        found = a / (b + self.epsilon)
-        return found if bool(b.all()) else found.masked_fill_(b == 0, 0.0)
+        quotients = a / (b + self.epsilon)
+        return quotients if bool(b.all()) else quotients.masked_fill_(b == 0, 0.0)
 
     def lost(self, a: Tensor, s: Tensor, b: Tensor) -> Tensor:
         """What of a is not in s·b, entry by entry: the stabiliser's part, and all of it where s was made 0."""
@@ -53,7 +53,7 @@ def first(m: Any) -> Tensor:
 
 
 def wide(t: Tensor) -> Tensor:
-    """Halves are too short for what divides and sums."""
+    """In single precision at least: half precision is too coarse for quotients and sums."""
     return t.float() if t.is_floating_point() and torch.finfo(t.dtype).bits < 32 else t
 
 
@@ -88,9 +88,9 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 
 def by_input(shapes: Sequence[torch.Size], parts: Sequence[tuple[int | None, Tensor | None]]) -> list[Tensor | None]:
     """One tensor per live input, of its shape."""
-    found: list[Tensor | None] = [None] * len(shapes)
+    relevance: list[Tensor | None] = [None] * len(shapes)
     for place, part in parts:
         if place is not None and part is not None:
-            fitting, before = part.sum_to_size(shapes[place]), found[place]
-            found[place] = fitting if before is None else before + fitting
-    return found
+            fitting, before = part.sum_to_size(shapes[place]), relevance[place]
+            relevance[place] = fitting if before is None else before + fitting
+    return relevance

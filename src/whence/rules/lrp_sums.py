@@ -19,7 +19,7 @@ _HIDING = -1e4  # what an additive mask writes is below this
 
 
 class Sum(Named):
-    """A sum of two: a skip connection's branches share, images of one tensor are one linear map."""
+    """A sum of two: a skip connection's branches share, linear maps of one tensor add up to one."""
 
     title = "sum"
 
@@ -39,7 +39,7 @@ class Sum(Named):
         weights = _weights(*(call.origins[i] for i in places)) if len(live) > 1 else None
         if weights is not None:  # no branches: what one of them is made of, the other one is too
             return lambda r: by_input(shapes, [(i, r * w) for i, w in zip(places, weights, strict=True) if w])
-        note, shares = call.note, self.shares and len({id(call.origins[i].image) for i in places}) == len(live)
+        note, shares = call.note, self.shares and len({id(call.origins[i].linear_source) for i in places}) == len(live)
         unchanged = call.guard()
 
         def back(r: Tensor) -> Gradients:
@@ -94,9 +94,9 @@ class Sum(Named):
 
 def _weights(a: Origin, b: Origin) -> tuple[float, float] | None:
     """How two operands that are made of one tensor, entry by entry, share; None for branches."""
-    if b.mean is a.image and a.mean is None:
+    if b.mean is a.linear_source and a.mean is None:
         return (1.0, 0.0)  # centring
-    if a.mean is b.image and b.mean is None:
+    if a.mean is b.linear_source and b.mean is None:
         return (0.0, 1.0)
     return by_point(a, b)
 

@@ -20,7 +20,7 @@ from whence.rules.lrp_division import Divide
 from whence.util.checks import not_allowed
 
 Lost = dict[str, Tensor]  # by kind, like the output; its last axis may be summed already
-Found = tuple[Tensor, Lost]
+Shared = tuple[Tensor, Lost]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,22 +28,22 @@ class Weighted:
     """A rule for ops with weights; `divide` of its own if it is not the composite's."""
 
     name: str
-    run: Callable[[Maps, Tensor, Divide], Found]
+    run: Callable[[Maps, Tensor, Divide], Shared]
     divide: Divide | None = None
 
-    def __call__(self, maps: Maps, r: Tensor, divide: Divide) -> Found:
-        found, lost = self.run(maps, r.to(maps.x.dtype), self.divide or divide)
-        return found.to(r.dtype), lost
+    def __call__(self, maps: Maps, r: Tensor, divide: Divide) -> Shared:
+        relevance, lost = self.run(maps, r.to(maps.x.dtype), self.divide or divide)
+        return relevance.to(r.dtype), lost
 
 
 def epsilon(epsilon: float = 1e-6) -> Weighted:
-    """x ⊙ Wᵀ(R / (y + ε·sign y))."""
+    """LRP-ε: x ⊙ Wᵀ(R / (y + ε·sign y)) (Bach et al. 2015)."""
     at_least_zero("epsilon", epsilon)
     return Weighted("epsilon", _whole, Divide(epsilon))
 
 
 def gamma(gamma: float = 0.25) -> Weighted:
-    """Contributions of the output's sign count 1 + γ times."""
+    """LRP-γ: contributions of the output's sign count 1 + γ times (Montavon et al. 2019)."""
     at_least_zero("gamma", gamma)
     raised = Side(1 + gamma, 1, lambda b: b + gamma * _up(b), sign=1)
     lowered = Side(1, 1 + gamma, lambda b: b + gamma * _down(b), sign=-1)
@@ -51,7 +51,7 @@ def gamma(gamma: float = 0.25) -> Weighted:
 
 
 def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
-    """α × what raises the output − β × what lowers it."""
+    """LRP-αβ: α × what raises the output − β × what lowers it (Bach et al. 2015)."""
     if abs(alpha - beta - 1) > 1e-9 or alpha < 1:
         raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
     if not beta:
@@ -60,17 +60,17 @@ def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
 
 
 def z_plus() -> Weighted:
-    """Contributions that raise the output, and a positive bias."""
+    """LRP-z⁺: contributions that raise the output, and a positive bias (Montavon et al. 2017)."""
     return Weighted("z_plus", _raising(biased=True))
 
 
 def chefer() -> Weighted:
-    """G_q: pairs with x·w ≥ 0 alone, and no bias (seed 001, eq. 3)."""
+    """Pairs with x·w ≥ 0 alone, and no bias (Chefer et al. 2021, eq. 3)."""
     return Weighted("chefer", _raising(biased=False))
 
 
 def orig() -> Weighted:
-    """The authors' baseline: what x⁺ and what x⁻ raises, each with all of R, so that relevance is counted twice."""
+    """A baseline of Chefer et al. 2021: what x⁺ and what x⁻ raises, each with all of R, which is thus counted twice."""
 
     def terms(x: Tensor, w: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
         return [(x.clamp(min=0), w.clamp(min=0)), (x.clamp(max=0), w.clamp(max=0))]
@@ -79,18 +79,21 @@ def orig() -> Weighted:
 
 
 def flat() -> Weighted:
-    """Evenly over the inputs."""
+    """Evenly over the inputs (Lapuschkin et al. 2019)."""
     return Weighted("flat", _by_terms(lambda x, w: [(torch.ones_like(x), torch.ones_like(w))]))
 
 
 def w_square() -> Weighted:
-    """By the square of the weight."""
+    """By the square of the weight (Montavon et al. 2017)."""
     square = lambda b: b * b  # noqa: E731
     return Weighted("w_square", _by_terms(lambda x, w: [(torch.ones_like(x), w * w)], bias=square))
 
 
 def z_box(low: Any = None, high: Any = None) -> Weighted:
-    """Inputs between two bounds: xW − lW⁺ − hW⁻; by default each row's own least and largest value."""
+    """z^B, for inputs between two bounds: xW − lW⁺ − hW⁻ (Montavon et al. 2017).
+
+    By default the bounds are each row's own least and largest value.
+    """
     ends = [torch.as_tensor(end, device="cpu") for end in (low, high) if end is not None]
     if len(ends) == 2 and bool((ends[0] > ends[1]).any()):
         raise ParameterError(
@@ -117,7 +120,7 @@ def at_least_zero(name: str, value: Any) -> None:
 # ---- all contributions ----
 
 
-def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
+def _whole(maps: Maps, r: Tensor, divide: Divide) -> Shared:
     """All contributions and the bias: z = u + b = y."""
     s = divide(r, maps.y)
     lost = {"epsilon": maps.total(divide.lost(r, s, maps.y))}
@@ -129,13 +132,13 @@ def _whole(maps: Maps, r: Tensor, divide: Divide) -> Found:
 # ---- contributions that raise the output ----
 
 
-def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Found]:
+def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Shared]:
     """Contributions that raise the output, and a positive bias if it takes part: z = ½(u + v) + b⁺.
 
     What is divided by is 2z, so that nothing has to be halved.
     """
 
-    def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
+    def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
         size = maps.x.abs()
         twice, pull = maps.apply(size, maps.weight.abs())
         largest = twice.amax() if twice.numel() else 0.0
@@ -161,7 +164,7 @@ def _is_delicate(z: Tensor, largest: Any) -> bool:
     return z.numel() > 0 and bool(z.amin() <= _DELICATE * largest)
 
 
-def _raising_alone(maps: Maps, r: Tensor, divide: Divide, bias: Tensor | None) -> Found:
+def _raising_alone(maps: Maps, r: Tensor, divide: Divide, bias: Tensor | None) -> Shared:
     """The same, sums of each sign by themselves: an empty set is exactly 0."""
     z, pull = maps.raising()
     below = z if bias is None else z + bias
@@ -197,8 +200,8 @@ class Side:
     sign: int = 0
 
 
-def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Found]:
-    def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
+def _by_sides(*sides: Side) -> Callable[[Maps, Tensor, Divide], Shared]:
+    def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
         (up, pull_up), (down, pull_down) = maps.raising(), maps.lowering()
         to_up, to_down, biased, empty, small = (torch.zeros_like(up) for _ in range(5))
         unsent = r.clone()
@@ -232,10 +235,10 @@ def _down(b: Any) -> Any:
 def _by_terms(
     terms: Callable[[Tensor, Tensor], Sequence[tuple[Tensor, Tensor]]], *, together: bool = True,
     bias: Callable[[Any], Any] | None = None, double: bool = False,
-) -> Callable[[Maps, Tensor, Divide], Found]:  # fmt: skip
+) -> Callable[[Maps, Tensor, Divide], Shared]:  # fmt: skip
     """Rules of other values in both places: z = Σ L(x', W'), with one denominator for all or one for each."""
 
-    def run(maps: Maps, r: Tensor, divide: Divide) -> Found:
+    def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
         given = terms(maps.x, maps.weight)
         done = [maps.apply(x, w) for x, w in given]
         added = 0.0 if bias is None else bias(maps.bias)

@@ -1,7 +1,8 @@
 """Rules between a reference and an input, op by op: m·Δy is shared out among the inputs' Δx with nothing lost.
 
-Elementwise functions take their secant, maxima go by who leads, and what picks among its inputs (`where`, indices,
-masks) by both picks. `closed.py` has products, norms, softmax and attention, and the table of all of them.
+Rescale (Shrikumar et al. 2017): elementwise functions take their secant; a maximum's Δy goes to the arg-max of the
+input and that of the reference; what picks among its inputs (`where`, indices, masks) goes by both picks. Products,
+norms, softmax and attention are in `closed_forms`, the table of all of them is `deeplift.DEEPLIFT_RULES`.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tenso
     closed = _CLOSED.get(call.family)
     if closed is not None:
         return closed(a, b, at_a, at_b)
-    step = apart(b, a)
+    step = difference(b, a)
     near = step.abs() <= (too_close(call.family, a) if call.family not in STEEP else _too_close_there(a, b))
-    found = apart(at_b, at_a) / step
+    slopes = difference(at_b, at_a) / step
     if bool(near.any()):
-        found[near] = derivative_where(call, near, a + step / 2)
-    return found
+        slopes[near] = derivative_where(call, near, a + step / 2)
+    return slopes
 
 
 def too_close(family: str, like: Tensor) -> float:
@@ -93,9 +94,9 @@ _CLOSED: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "sqrt": lambda a, b, ga, gb: quotient(torch.ones_like(gb), ga + gb),
     "rsqrt": lambda a, b, ga, gb: -(ga * gb) * (ga * gb) / (ga + gb),
     "reciprocal": lambda a, b, ga, gb: -ga / b,
-    "exp": lambda a, b, ga, gb: (ga + gb) / 2 * tanhc(apart(b, a) / 2),
-    "sigmoid": lambda a, b, ga, gb: (ga * (1 - gb) + gb * (1 - ga)) / 2 * tanhc(apart(b, a) / 2),
-    "tanh": lambda a, b, ga, gb: (1 - ga * gb) * tanhc(apart(b, a)),
+    "exp": lambda a, b, ga, gb: (ga + gb) / 2 * tanhc(difference(b, a) / 2),
+    "sigmoid": lambda a, b, ga, gb: (ga * (1 - gb) + gb * (1 - ga)) / 2 * tanhc(difference(b, a) / 2),
+    "tanh": lambda a, b, ga, gb: (1 - ga * gb) * tanhc(difference(b, a)),
 }
 
 
@@ -113,10 +114,11 @@ def cross(call: Call, m: Any) -> Gradients:
         return path_integral(call, m)
     y, before = call.y, call.reference_y
     top = torch.minimum(y, before) if call.name in _MINIMA else torch.maximum(y, before)
-    here = call.vjp(scaled(m, apart(top, before)))
-    there = call.derivative_at(call.reference_x, scaled(m, apart(y, top)))
+    here = call.vjp(scaled(m, difference(top, before)))
+    there = call.derivative_at(call.reference_x, scaled(m, difference(y, top)))
     return [
-        quotient(_plus(a, b, x), apart(x, r)) for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
+        quotient(_plus(a, b, x), difference(x, r))
+        for a, b, x, r in zip(here, there, call.x, call.reference_x, strict=True)
     ]
 
 
@@ -131,13 +133,13 @@ def by_both_picks(call: Call) -> Back:
     x, before, entry = call.x, call.reference_x, call.reference
     if not _goes_with(call.reference_y.shape, call.y.shape):
         raise DivergedError(
-            f"The data picks {tuple(call.y.shape)} entries in {call} for the input, and "
+            f"The data picks {tuple(call.y.shape)} entries in {call} for the input, but "
             f"{tuple(call.reference_y.shape)} for the reference.\n{WAY_OUT}"
         )
-    rise = apart(call.y, call.reference_y)
-    ours = apart(call.y, call.value_at([r.expand_as(t) for r, t in zip(before, x, strict=True)]))
+    rise = difference(call.y, call.reference_y)
+    ours = difference(call.y, call.value_at([r.expand_as(t) for r, t in zip(before, x, strict=True)]))
     other = _with_constants(call, entry)
-    theirs = apart(other.value_at(x), call.reference_y)
+    theirs = difference(other.value_at(x), call.reference_y)
     whole = ours.abs() + theirs.abs()
     by_ours, by_theirs = (torch.nan_to_num(quotient(rise * part.sign(), whole), 0, 0, 0) for part in (ours, theirs))
 
@@ -154,14 +156,14 @@ def chosen_otherwise(call: Call) -> bool:
     ours, theirs = (list(_constants(of.args, of.kwargs, live)) for of, live in _both(call))
     if len(ours) != len(theirs):
         return True
-    apart = [(b, a) for a, b in zip(ours, theirs, strict=True) if a.shape != b.shape]
-    if apart and _counts_rows(call, ours):
-        raise RowsNeeded(f"{call}: an index of " + " against ".join(str(tuple(t.shape)) for t in apart[0]))
+    mismatched = [(b, a) for a, b in zip(ours, theirs, strict=True) if a.shape != b.shape]
+    if mismatched and _counts_rows(call, ours):
+        raise RowsNeeded(f"{call}: an index of " + " against ".join(str(tuple(t.shape)) for t in mismatched[0]))
     differing = [a for a, b in zip(ours, theirs, strict=True) if _differ(a, b)]
     if call.name in ("getitem", "masked_select") and any(a.dtype == torch.bool for a in differing):
         raise DivergedError(
-            f"A mask in {call} picks other entries for the input than for the reference, and which belongs to which "
-            f"is lost.\n{WAY_OUT}"
+            f"A mask in {call} picks other entries for the input than for the reference, so it is unknown which "
+            f"belongs to which.\n{WAY_OUT}"
         )
     return bool(differing)
 
@@ -227,10 +229,10 @@ def _stretches(one: Tensor, many: Tensor) -> bool:
 # ---- small arithmetic ----
 
 
-def apart(x: Tensor, before: Tensor) -> Tensor:
+def difference(x: Tensor, before: Tensor) -> Tensor:
     """x − x', and 0 where both are the same infinity."""
-    found = x - before
-    return torch.where(x == before, torch.zeros_like(found), found) if bool(found.isnan().any()) else found
+    step = x - before
+    return torch.where(x == before, torch.zeros_like(step), step) if bool(step.isnan().any()) else step
 
 
 def scaled(m: Any, factor: Tensor) -> Any:

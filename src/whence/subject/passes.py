@@ -267,7 +267,7 @@ class Pass:
     @property
     def captured(self) -> dict[Site, Tensor]:
         """What was read on the way, by site."""
-        return self.flow.captures.found
+        return self.flow.captures.values
 
     @property
     def edges(self) -> dict[Site, Any]:

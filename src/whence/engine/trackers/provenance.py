@@ -1,8 +1,8 @@
 """What a value was made of: rules for sums and products ask how their operands are related.
 
-- `image`: constant-coefficient linear images of one tensor (views, scaling, RoPE's rotations) share it.
+- `linear_source`: linear maps of one tensor with constant coefficients (views, scaling, RoPE's rotations) share it.
 - `point`: values that depend entry by entry on one tensor share it; `straight` ones are multiples of that tensor.
-- `mean`: the image of which this is an average, as in centring.
+- `mean`: the linear source of which this is an average, as in centring.
 - `turned`: a reciprocal, by which a normalisation multiplies.
 - `fresh`: an explained value, as it is or normalised by constants: the next op with weights is the input layer.
 - `gates`: what an elementwise function gave, or a copy of it.
@@ -41,7 +41,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    image: Any = field(default_factory=object)
+    linear_source: Any = field(default_factory=object)
     point: Any = field(default_factory=object)
     straight: bool = True
     mean: Any = None
@@ -91,21 +91,22 @@ def _follow(op: Op, now: int) -> None:
         life.uses, life.last = life.uses + 1, now
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
-    one_image = all(o.image is first.image for o in known)
+    one_source = all(o.linear_source is first.linear_source for o in known)
     substance = any(t.numel() > 1 for t in constants)
     linear = group == "view" or family in _CONSTANT or (family == "add" and not substance)
-    image = first.image if one_image and linear and not weighed else object()
+    linear_source = first.linear_source if one_source and linear and not weighed else object()
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
     copies, one = group == "view" or family == "scale", len(live) == 1
+    mean_before = first.mean if copies or name in ("neg", "negative") else None
     for output in op.outputs:
-        new = Origin(image, depth=depth, life=first.life if family == "view" else Life(now, now))
+        new = Origin(linear_source, depth=depth, life=first.life if family == "view" else Life(now, now))
         same_shape = all(t.shape == output.shape for t in live)
         if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
             straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
             new = replace(new, point=first.point, straight=straight, gates=not one)
         new = replace(
             new,
-            mean=first.image if name == "mean" else first.mean if copies or name in ("neg", "negative") else None,
+            mean=first.linear_source if name == "mean" else mean_before,
             turned=turns or (copies and any(o.turned for o in known)),
             fresh=(copies or family == "add") and all(o.fresh for o in known) and not weighed,
             gates=new.gates

@@ -22,8 +22,8 @@ AS_COPIES = {"index_add": "index_copy_", "scatter_add": "scatter_"}  # sums of o
 
 def numbers_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """The numbers of each entry: one, or the query's and the key's, or none."""
-    found: tuple[Tensor, ...] = store.get(tensor, _TOKENS, ())
-    return found
+    numbers: tuple[Tensor, ...] = store.get(tensor, _TOKENS, ())
+    return numbers
 
 
 def put_numbers(tensor: Tensor, numbers: tuple[Tensor, ...]) -> None:

@@ -64,16 +64,16 @@ class Sources:
 
     def one(self, name: str, numbers: Tensor) -> Source | None:
         """The one kind of an input's tokens that is met here, besides one that stands for them all."""
-        found = [s for s in self._sources if s.name == name and bool(s.holds(numbers).any())]
-        several = [s for s in found if s.size > 1]
-        return several[0] if len(several) == 1 else found[0] if len(found) == 1 else None
+        sources = [s for s in self._sources if s.name == name and bool(s.holds(numbers).any())]
+        several = [s for s in sources if s.size > 1]
+        return several[0] if len(several) == 1 else sources[0] if len(sources) == 1 else None
 
     def every(self, parts: Sequence[Tensor]) -> Tensor | None:
         """All tokens (rows, n) of the one source that these are of; tokens of no input are not counted."""
-        found = [s for s in self._sources if any(bool(s.holds(n).any()) for n in parts)]
-        if len(found) != 1:
+        sources = [s for s in self._sources if any(bool(s.holds(n).any()) for n in parts)]
+        if len(sources) != 1:
             return None
-        return self.numbers(found[0], parts[0].device).view(self.rows, -1)
+        return self.numbers(sources[0], parts[0].device).view(self.rows, -1)
 
     def by_row(self, lines: Tensor) -> Tensor | None:
         """(rows, n) of (…, n), where every line of a row has the same tokens."""
@@ -85,6 +85,6 @@ class Sources:
         if bool((row < 0).any()):
             return None
         first = torch.stack([(row == r).long().argmax() for r in range(self.rows)])
-        found = lines[first]
+        tokens = lines[first]
         every = bool((row[first] == torch.arange(self.rows, device=row.device)).all())
-        return found if every and torch.equal(found[row], lines) else None
+        return tokens if every and torch.equal(tokens[row], lines) else None

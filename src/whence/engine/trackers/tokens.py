@@ -106,17 +106,19 @@ class Tokens(Tracker):
             return
         try:
             with torch.no_grad():
-                found = self._found(op.name, op.family, op.func, op.args, op.kwargs, op.live, known, outputs, op.writes)
+                by_output = self._of_outputs(
+                    op.name, op.family, op.func, op.args, op.kwargs, op.live, known, outputs, op.writes
+                )
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
-            found = []
+            by_output = []
         for n, output in enumerate(outputs):
-            numbers = found[n] if n < len(found) else ()
+            numbers = by_output[n] if n < len(by_output) else ()
             if numbers and all(part.shape == output.shape for part in numbers):
                 put_numbers(output, numbers)
             else:
                 forget_numbers(output)  # written to
 
-    def _found(
+    def _of_outputs(
         self, name: str, family: str, func: Any, args: Any, kwargs: Any, live: Any, known: Any, outputs: Any,
         writes: bool,
     ) -> list[tuple[Tensor, ...]]:  # fmt: skip
@@ -156,10 +158,10 @@ class Tokens(Tracker):
         full = [numbers for t, numbers in known if len(numbers) == most and t.shape == output.shape]
         if not full:  # constants are laid along it
             full = [tuple(n.expand(output.shape) for n in numbers) for _, numbers in known if len(numbers) == most]
-        found = full[0]
+        numbers = full[0]
         for other in full[1:]:
-            found = tuple(self._joined(a, b) for a, b in zip(found, other, strict=True))
-        return found
+            numbers = tuple(self._joined(a, b) for a, b in zip(numbers, other, strict=True))
+        return numbers
 
     def _joined(self, a: Tensor, b: Tensor) -> Tensor:
         """Two tokens at one place: the earlier born has it."""
@@ -204,8 +206,8 @@ class Tokens(Tracker):
     def _whole(self, numbers: Tensor, source: Source) -> Tensor:
         """One token that stands for all of a row's."""
         made = self.sources.begin(source.name, (1,) * len(source.shape), (source.name, "whole"))
-        found = made.first + (numbers - source.first) // source.size
-        return torch.where(source.holds(numbers), found, LOST)
+        whole = made.first + (numbers - source.first) // source.size
+        return torch.where(source.holds(numbers), whole, LOST)
 
     def _patches(self, corner: Tensor, source: Source) -> Tensor:
         """Tokens of a coarser grid, made of several each, by the first of these."""
@@ -234,7 +236,7 @@ class Tokens(Tracker):
         if dim is None or isinstance(dim, Tensor | bool):
             return ()
         axes = sorted((int(d) % first.dim() for d in (dim if isinstance(dim, list | tuple) else [dim])), reverse=True)
-        found = []
+        reduced = []
         for n in numbers:
             for axis in axes:
                 one = n.narrow(axis, 0, 1)
@@ -245,8 +247,8 @@ class Tokens(Tracker):
                         return ()
                     one = self._whole(one, source)
                 n = one if keep else one.squeeze(axis)
-            found.append(n)
-        return tuple(found)
+            reduced.append(n)
+        return tuple(reduced)
 
     def _gridded(self, numbers: Tensor, first: Tensor, output: Tensor) -> tuple[Tensor, ...]:
         """A convolution's places (rows, channels, …) are new tokens, if it does not leave them where they were."""
@@ -266,9 +268,9 @@ class Tokens(Tracker):
         order = axes_in_order(numbers)  # the grid lies like the input, whichever way round it came here
         sizes = [output.shape[2:][axis] for axis in order]
         made = self.sources.begin(source.name, (*((many,) if many > 1 else ()), *sizes), (source, "grid"))
-        found = self.sources.numbers(made, output.device).view(len(output), 1, *sizes)
-        found = found.permute(0, 1, *(2 + order.index(axis) for axis in range(len(order))))
-        return (found.expand(output.shape),)
+        grid = self.sources.numbers(made, output.device).view(len(output), 1, *sizes)
+        grid = grid.permute(0, 1, *(2 + order.index(axis) for axis in range(len(order))))
+        return (grid.expand(output.shape),)
 
     def _multiplied(self, name: str, args: Any, kwargs: Any, output: Tensor) -> tuple[Tensor, ...]:
         given = [*args, *(kwargs[k] for k in ("other", "mat2", "batch1", "batch2", "mat1") if k in kwargs)]
