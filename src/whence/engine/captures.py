@@ -41,15 +41,15 @@ Edit = Callable[[Site, Tensor], Tensor | None]  # gives the tensor to go on with
 
 
 class Listener(Protocol):
-    """Is told of each site as it is passed."""
+    """Hears of each site as the pass reaches it."""
 
     def begin(self) -> None:
-        """A pass begins; what was told before was another one, which had to be run again."""
+        """A pass begins; sites that were reported before belong to a pass that had to be run again."""
 
     def value(self, site: Site, tensor: Tensor) -> None:
         """A value as it goes on, in the graph."""
 
-    def fused(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
+    def fused(self, site: Site, modalities: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
         """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
 
 
@@ -61,7 +61,7 @@ class Captures(Tracker):
     ) -> None:
         self.wants, self.edit, self.tell = wants, edit, tell
         self.tokens: Tokens | None = None  # follow which token each entry stands for
-        self.values: dict[Site, Tensor] = {}  # values, as they were then
+        self.values: dict[Site, Tensor] = {}  # copies, because the model may overwrite what was read
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.projections = False  # follow which state queries are projected from
         self.attention = 0  # attention calls met
@@ -77,7 +77,7 @@ class Captures(Tracker):
         given = self.edit(site, tensor) if self.edit else None
         tensor = tensor if given is None else given
         if self.wants is not None and self.wants(site):
-            self.values[site] = tensor.detach().clone()  # the model may overwrite it
+            self.values[site] = tensor.detach().clone()
             if born_in_a_pass(tensor):
                 self.edges[site] = get_gradient_edge(tensor)
         if self.tell is not None:

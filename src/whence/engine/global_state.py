@@ -64,7 +64,7 @@ def _own_flags() -> tuple[Flag, ...]:
 
 
 def devices() -> tuple[str, ...]:
-    """The processor, and what accelerates it."""
+    """The CPU, and the accelerator if there is one."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 

@@ -1,4 +1,4 @@
-"""Small facts about calls: what they write to, what they make, which tensors are in them."""
+"""Small facts about calls: what they write to, what they make, whether they draw random numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def makes_constants(name: str) -> bool:
     return name.endswith("_like") or name.startswith("new_")
 
 
-UNSAID_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
+SILENT_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
 
 
 def in_rows(name: str, result: Any) -> Any:
@@ -44,7 +44,7 @@ MAY_DRAW = _RANDOM | _RECURRENT | _DROPOUTS
 
 
 def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this call, which may draw numbers, draws them from torch's own generators; yes where it is not plain."""
+    """Whether this call, which may draw numbers, draws them from torch's own generators; yes where that is unclear."""
     if name in _RANDOM:
         return kwargs.get("generator") is None
     if name in _RECURRENT:
@@ -59,7 +59,7 @@ def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def written_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[Tensor]:
     """The tensors that this call may write to."""
-    if name in UNSAID_WRITES:
+    if name in SILENT_WRITES:
         return (t for t in tensors_in(args[1:5]) if not isinstance(t, nn.Parameter))
     return tensors_in([target_of(args, kwargs), kwargs.get("out")])
 

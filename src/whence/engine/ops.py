@@ -2,7 +2,7 @@
 
 `F.relu`, `torch.relu`, `Tensor.relu_`, `clamp(min=0)` and `torch.ops.aten.relu` are one family, "relu". A family
 belongs to a group ("elementwise"), and a rule may be given for either. Ops outside the table keep their own name
-as family and have no group: they are known to nobody, which is what the receipt then says.
+as family and have no group; the receipt names them as unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whence.util.tree import tensors_in
 
 # group -> family -> spellings, each without dunders and without the underscore of the in-place form
 FAMILIES: dict[str, dict[str, str]] = {
-    "view": {  # moves or copies entries, no arithmetic: autograd is right for every stream
+    "view": {  # moves or copies entries, no arithmetic: autograd is right for every signal
         "view": """view reshape permute transpose t T mT H mH adjoint squeeze unsqueeze expand expand_as view_as
             reshape_as flatten unflatten ravel swapaxes swapdims movedim moveaxis contiguous clone alias
             atleast_1d atleast_2d atleast_3d as_strided positive requires_grad real data lift_fresh
@@ -126,7 +126,7 @@ _FAMILY_OF: dict[str, str] = {
 }
 LINEAR_GROUPS = frozenset({"view", "linear"})
 
-# attributes whose reading gives a tensor; every other attribute (shape, dtype, …) is none of our business
+# attributes whose reading gives a tensor; every other one (shape, dtype, …) is metadata
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 _METADATA = frozenset(
     """size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point is_complex is_tensor
@@ -146,8 +146,8 @@ class Spelling:
     writes: bool  # x.relu_(), x += y, x[i] = y
     inplace_at: int | None  # position of an `inplace` argument
     metadata: bool
-    family: str | None = None  # where the function is no op of torch's
-    blind: bool = False  # autograd takes its derivative for 0 without a word: int8 layers, kernels without a backward
+    family: str | None = None  # where the function is not one of torch's ops
+    blind: bool = False  # autograd takes its derivative for 0 without an error: int8 layers, kernels without a backward
     lends: bool = False  # its memory, to be written to where nobody sees it
     may_draw: bool = False  # from torch's generators
 

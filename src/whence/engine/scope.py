@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence.engine import global_state
-from whence.engine.inplace import UNSAID_WRITES, draws, written_by
+from whence.engine.inplace import SILENT_WRITES, draws, written_by
 from whence.engine.ops import Spelling, spelling
 from whence.engine.snapshot import Search, Snapshot
 
@@ -65,7 +65,7 @@ def remember(written: Tensor) -> None:
 def observe(spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[Tensor]:
     """Before a call of the model's: keep what it writes to, which is given back, and note whether it draws numbers."""
     written: Iterable[Tensor] = ()
-    if spelled.writes or "out" in kwargs or spelled.name in UNSAID_WRITES:
+    if spelled.writes or "out" in kwargs or spelled.name in SILENT_WRITES:
         written = list(written_by(spelled.name, args, kwargs))
         for tensor in written:
             remember(tensor)

@@ -97,7 +97,7 @@ class Ledger:
 
         tensor.register_hook(carried)
 
-    def fused(self, site: Site, streams: Any, depth: int, numbers: Any) -> None:
+    def fused(self, site: Site, modalities: Any, depth: int, numbers: Any) -> None:
         """A fused attention has no boundary inside."""
 
     def separates(self) -> list[bool]:

@@ -140,9 +140,9 @@ class Reading:
 
     # ---- what the pass tells ----
 
-    def fused(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
+    def fused(self, site: Site, modalities: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
         """A fused attention, whose map comes on the way back."""
-        self._by_site[site] = self._met(site, streams, depth, numbers)
+        self._by_site[site] = self._met(site, modalities, depth, numbers)
 
     def value(self, site: Site, tensor: Tensor) -> None:
         """A map, or the hidden state that enters or leaves a layer."""

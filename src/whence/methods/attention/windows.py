@@ -40,7 +40,7 @@ class WindowTokens:
                     return  # the second axis is something else than heads
                 self.found[site] = (query[:, 0, :, 0], key[:, 0, 0, :], self.count)
 
-    def fused(self, site: Site, streams: object, depth: int, numbers: object) -> None:
+    def fused(self, site: Site, modalities: object, depth: int, numbers: object) -> None:
         """Attention is written out in this pass."""
 
 

@@ -114,8 +114,8 @@ class _Listener:
             self.back.watch(self.reading.maps[-1], tensor)
         self.ledger.value(site, tensor)
 
-    def fused(self, site: Site, streams: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
-        self.reading.fused(site, streams, depth, numbers)
+    def fused(self, site: Site, modalities: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
+        self.reading.fused(site, modalities, depth, numbers)
 
 
 def _read(subject: Subject, back: _Backward, options: Mapping[str, Any], quiet: bool) -> Reading:
