@@ -372,7 +372,7 @@ def test_a_saved_file_with_a_field_of_another_form_is_damaged(tmp_path):
     with pytest.raises(whence.FileError, match="is a folder.\n.*save"):
         whence.Attribution.load(tmp_path)
     save_file(tensors, path, {"form": "something else"})
-    with pytest.raises(whence.FileError, match="no attribution.*'something else'.*\n.*save"):
+    with pytest.raises(whence.FileError, match="not an attribution.*'something else'.*\n.*save"):
         whence.Attribution.load(path)
 
 
