@@ -14,6 +14,7 @@ from tests.support.attention import heads, joined
 from tests.support.functions import W, explain
 from tests.support.hf import FAMILIES, of
 from tests.support.models import close
+from tests.support.slow import mostly_slow
 from whence.methods.attention.layout import grid
 from whence.methods.attention.reading import read
 from whence.methods.attention.windows import refit
@@ -30,7 +31,7 @@ def maps(values: Any) -> dict[str, Tensor]:
     return values if isinstance(values, dict) else {"": values}
 
 
-@pytest.mark.parametrize("name", ATTENTIVE)
+@pytest.mark.parametrize("name", mostly_slow(ATTENTIVE, ["bert", "t5", "vit"]))
 def test_every_family_with_fused_and_with_eager_attention(name: str) -> None:
     family = FAMILIES[name]
     for method in FAST:
@@ -60,7 +61,9 @@ def test_maps_are_the_same_fused_and_eager(name: str) -> None:
         close(a, b, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "bart", "clip", "lxmert", "swin"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["bert", "gpt2", "t5", "bart", "clip", "lxmert", "swin"], ["bert", "swin"])
+)
 def test_a_batch_equals_its_rows(name: str) -> None:
     family = FAMILIES[name]
     model, inputs = family.build(family.kinds[0]), family.inputs()

@@ -10,6 +10,7 @@ from torch import Tensor
 import whence
 from tests.support.authors import Truth
 from tests.support.models import close
+from tests.support.slow import mostly_slow
 from whence.methods.attention.cross_attention import propagate
 
 pytestmark = pytest.mark.shared
@@ -19,7 +20,7 @@ AUTHORS = {"preset": "authors-bert"}
 # ---- BERT ----
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", mostly_slow(["sdpa", "eager"], ["sdpa"]))
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])
 def test_bert(authors_bert: tuple[Any, Truth], case: str, attention: str) -> None:
     build, truth = authors_bert
@@ -64,7 +65,7 @@ def test_bert_by_default_leaves_out_what_a_mask_hides(authors_bert: tuple[Any, T
 # ---- ViT ----
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", mostly_slow(["sdpa", "eager"], ["sdpa"]))
 def test_vit(authors_vit: tuple[Any, Truth], attention: str) -> None:
     build, truth = authors_vit
     model, inputs = build(attention), {"pixel_values": truth["x"]}

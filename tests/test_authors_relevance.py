@@ -10,12 +10,13 @@ from torch import Tensor
 import whence
 from tests.support.authors import Truth
 from tests.support.models import close
+from tests.support.slow import mostly_slow
 
 pytestmark = pytest.mark.shared
 RULES = {"chefer": "ours.", "orig": ""}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", mostly_slow(["sdpa", "eager"], ["sdpa"]))
 @pytest.mark.parametrize("tag", ["pred", "other"])
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])
 def test_bert(authors_bert: tuple[Any, Truth], case: str, tag: str, attention: str) -> None:

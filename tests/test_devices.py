@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.models import CASES, attentive, close
+from tests.support.slow import mostly_slow
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::whence.WhenceWarning"),
@@ -38,7 +39,10 @@ def test_every_factory_names_its_device(file: Path) -> None:
 
 
 @pytest.mark.parametrize("method", list(whence.methods))
-@pytest.mark.parametrize("name", ["mlp_functional", "residual_cnn", "lstm", "bert_sdpa", "vit_eager"])
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(["mlp_functional", "residual_cnn", "lstm", "bert_sdpa", "vit_eager"], ["residual_cnn", "bert_sdpa"]),
+)
 def test_the_default_device_does_not_matter(method: str, name: str) -> None:
     model, inputs = attentive(method, name).make()
     plain = whence.explain(model, inputs, method=method)

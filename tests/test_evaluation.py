@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.rows import IMAGES, MASKS, Linear, Pooled, W, X, every, image_model, small
+from tests.support.slow import mostly_slow
 from whence.evaluation.answers import logits
 from whence.evaluation.imputation import imputed
 from whence.evaluation.metrics.erasure import js
@@ -500,7 +501,10 @@ def image_rows() -> list[dict[str, Any]]:
     return [{"inputs": x, "label": i % 2, "mask": MASKS[i].bool()} for i, x in enumerate(IMAGES)]
 
 
-@pytest.mark.parametrize("metric", whence.metrics)
+LONG = ("erasure_set", "erasure_single", "rationale_f1", "model_randomisation", "deletion")
+
+
+@pytest.mark.parametrize("metric", mostly_slow(whence.metrics, {*whence.metrics} - {*LONG}))
 def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = whence.metrics[metric].facts.get("of", "")
     tokens = kind == "tokens"
@@ -517,9 +521,10 @@ def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, m
     assert torch.allclose(whole, every(whence.evaluate(model, rows, **call)), **same)
 
 
-@pytest.mark.parametrize(
-    "metric", [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
-)
+OF_TOKENS = [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
+
+
+@pytest.mark.parametrize("metric", mostly_slow(OF_TOKENS, {*OF_TOKENS} - {*LONG}))
 def test_padding_matters_to_no_metric(metric: str) -> None:
     model, rows = tiny_bert(), token_rows()
     longer = [

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import whence
 from tests.support.hf import FAMILIES
 from tests.support.models import CASES, close
+from tests.support.slow import mostly_slow
 from whence.engine.captures import layers
 from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
 
@@ -42,7 +43,7 @@ def balanced(line: dict[str, Any], within: float = 1e-6) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES))
 def test_conservation_on_every_family(name: str, rules: str) -> None:
     family = FAMILIES[name]
     model = family.build(family.kinds[0])
@@ -293,7 +294,7 @@ def test_a_glu_shares_between_both_factors() -> None:
 
 
 @pytest.mark.parametrize("method", ["lrp", "attnlrp", "cp_lrp", "transformer_attribution", "partial_lrp"])
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "bart"])
+@pytest.mark.parametrize("name", mostly_slow(["bert", "gpt2", "llama", "vit", "bart"], ["bert", "llama"]))
 def test_fused_attention_equals_written_out(name: str, method: str) -> None:
     family = FAMILIES[name]
     found = [
@@ -733,7 +734,9 @@ def test_a_class_token_in_front_takes_its_own_share_along() -> None:
     assert abs(token.receipt["relevance"][0]["unaccounted"]) < 1e-9
 
 
-@pytest.mark.parametrize("composite", ["chefer", "orig", "epsilon", "gamma", "z_plus", "epsilon_plus"])
+@pytest.mark.parametrize(
+    "composite", mostly_slow(["chefer", "orig", "epsilon", "gamma", "z_plus", "epsilon_plus"], ["chefer", "epsilon"])
+)
 def test_positions_of_real_embeddings_go_to_their_tokens_under_every_composite(composite: str) -> None:
     """On BERT the tokens have exactly what the embeddings' output has, and `at=` is as it was."""
     model, inputs = CASES["bert_sdpa"].make()

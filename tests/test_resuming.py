@@ -18,6 +18,7 @@ import whence
 from tests.support.hf import FAMILIES
 from tests.support.processes import full_disk
 from tests.support.resuming import Small, X, closing, told
+from tests.support.slow import mostly_slow
 from whence.evaluation.fingerprint import Teller
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,6 +128,7 @@ def test_what_is_wrapped_by_how_it_reads(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys, torch, whence
+from tests.support.slow import mostly_slow
 from tests.support.resuming import Small, closing, told
 models = {"module": Small(lambda x: [y.relu() for y in (x,) if {"a", "b"}][0]), "function": closing(2.0),
           "script": torch.jit.script(torch.nn.Sequential(Small().first, torch.nn.ReLU()))}
@@ -157,11 +159,10 @@ MODELS = {
         for name, family in FAMILIES.items()
     },
 }
-FEW = ("small", "compiled", "bert", "llama", "vit")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in MODELS])
+@pytest.mark.parametrize("name", mostly_slow(MODELS, ["small", "compiled", "bert", "llama", "vit"]))
 def test_models_are_told_without_addresses_and_the_same_after_they_ran(name: str) -> None:
     model, inputs = MODELS[name]()
     before = str(Teller()(model))
@@ -333,5 +334,5 @@ def test_a_full_disk_is_told_and_what_was_finished_stays(share: float, finished:
 def test_what_is_no_file_is_no_place_for_results(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(whence.FileError, match="no place for a result file"):
+    with pytest.raises(whence.FileError, match="not a place for a result file"):
         told(Small(), Path(name) if name.startswith("/") else tmp_path / name)

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.support.engine import EVERY, run
 from tests.support.hf import FAMILIES
 from tests.support.models import CASES, close
+from tests.support.slow import mostly_slow
 from whence.engine.trackers.rows import RowAxis, _read
 
 
@@ -77,7 +78,7 @@ def test_tiny_models(name: str) -> None:
     assert share == 1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_slow(FAMILIES))
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_families(name: str) -> None:
     family = FAMILIES[name]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.models import close
+from tests.support.slow import mostly_slow
 
 pytestmark = pytest.mark.shared
 
@@ -53,14 +54,7 @@ def test_gradients_at_hidden_states_are_the_authors(
 # ---- a trained BERT on real posts ----
 
 
-def few(methods: list[str], quick: tuple[str, ...]) -> pytest.MarkDecorator:
-    """These methods, all but a few of them for `make test-all`."""
-    return pytest.mark.parametrize(
-        "method", [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in methods]
-    )
-
-
-@few(list(whence.methods), ("gradient", "lrp", "rollout"))
+@pytest.mark.parametrize("method", mostly_slow(whence.methods, ["gradient", "lrp", "rollout"]))
 @pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning")
 def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
     from transformers import AutoTokenizer, BertForSequenceClassification
@@ -84,9 +78,11 @@ def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
         close(whole[row].output_value, alone.output_value, 1e-10)
 
 
-@few(
-    ["input_x_gradient", "integrated_gradients", "lrp", "attcat", "transformer_attribution"],
-    quick=("input_x_gradient",),
+@pytest.mark.parametrize(
+    "method",
+    mostly_slow(
+        ["input_x_gradient", "integrated_gradients", "lrp", "attcat", "transformer_attribution"], ["input_x_gradient"]
+    ),
 )
 def test_posts_as_text_are_the_bare_model_on_their_ids(data: Any, method: str) -> None:
     clf = whence.load(data("bert-tiny-toxicity"), long="truncate")

@@ -11,6 +11,7 @@ import whence
 from benchmarks import trained
 from benchmarks.trained import Trained
 from tests.support.shared import present
+from tests.support.slow import mostly_slow
 
 LOGIT_AND_PROBABILITY = pytest.mark.parametrize("output", ["logit", "probability"])
 
@@ -56,7 +57,7 @@ def test_a_vit_on_digits(output: str) -> None:
     assert_smooth(trained.vit(50), output, steps=800)
 
 
-@pytest.mark.parametrize("output", ["logit", pytest.param("probability", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("output", mostly_slow(["logit", "probability"], ["logit"]))
 def test_a_max_pool_cnn_on_digits(output: str) -> None:
     assert_kinked(trained.cnn(100), output, steps=2048, flagged=0.1)
 
