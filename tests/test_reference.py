@@ -210,7 +210,7 @@ def test_more_and_fewer_ops_are_named() -> None:
                 x = self.act(x)
             return x
 
-    with pytest.raises(whence.DivergedError, match=r"Op \d: the input runs tanh in act, and the reference ran no more"):
+    with pytest.raises(whence.DivergedError, match=r"Op \d: the input runs tanh in act, but the reference ran no more"):
         replay(Deep(), X.abs(), -X.abs())
     with pytest.raises(
         whence.DivergedError, match=r"The reference ran \d more ops than the input, the first of them tanh \(in act\)"

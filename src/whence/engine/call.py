@@ -45,16 +45,16 @@ class Call:
     kept: tuple[Tensor, ...] = ()  # the outputs' values, where the model overwrites them later
     versions: tuple[int, ...] = ()
     made: tuple[int, ...] = ()  # the outputs' versions
-    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are no parameters
+    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are not parameters
     form: Any = None  # of the result
     copies: bool = False  # work on copies of the inputs, which the model overwrites later
     reference: Any = None  # the same op's entry in a recorded reference pass
     row_axes: tuple[Any, ...] = ()  # where the rows are in each live input
     row_axis: Any = None  # and in the output
     origins: tuple[Any, ...] = ()  # what each live input was made of
-    note: Any = None  # its page in the ledger of a relevance pass
-    site: Any = None  # of a fused attention, where sites are told of
-    lose: Callable[[float], None] | None = None  # takes down what a rule could not hand on
+    note: Any = None  # its page in the account of a relevance pass
+    site: Any = None  # of a fused attention, where a listener is told of sites
+    lose: Callable[[float], None] | None = None  # records what a rule could not hand on
 
     @property
     def x(self) -> tuple[Tensor, ...]:
@@ -94,7 +94,7 @@ class Call:
     def reference_x(self) -> tuple[Tensor, ...]:
         """The live inputs of the same op in the reference pass; one row may stand for all."""
         if self.reference is None:
-            raise RuleError(f"The rule for {self} asks for a reference, and this pass has none.")
+            raise RuleError(f"The rule for {self} asks for a reference, but this pass has none.")
         return tuple(self.reference.values)
 
     @property
@@ -132,7 +132,7 @@ class Call:
             return (None,) * len(inputs)  # an op that torch cannot differentiate
 
     def moved(self, point: Sequence[Tensor]) -> Call:
-        """The same op at other inputs, and nothing of these."""
+        """The same op at other inputs, without anything of these."""
         swap = {id(x): new for x, new in zip(self.inputs, point, strict=True)}
         args, kwargs = swapped(self.args, swap), swapped(self.kwargs, swap)
         there = Call(self.family, self.name, self.path, self.function, args, kwargs, tuple(point), loose=self.loose)
@@ -170,8 +170,8 @@ def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tupl
 
 def find_rule(rules: Mapping[str, Rule], family: str, name: str = "") -> Rule | None:
     """By family, by spelling, by group, then what "*" says of everything else but views, which are autograd's."""
-    found = next((rules[key] for key in keys(family, name) if key in rules), None)
-    return found or (rules.get("*") if GROUP.get(family) != "view" else None)
+    rule = next((rules[key] for key in keys(family, name) if key in rules), None)
+    return rule or (rules.get("*") if GROUP.get(family) != "view" else None)
 
 
 def keys(family: str, name: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""A model's own `torch.autograd.Function`: told to the pass that runs, which otherwise could not see it.
+"""A model's own `torch.autograd.Function`: reported to the pass that runs, which otherwise could not see it.
 
-Nothing announces such a function to a mode, so `Function.apply` is stood in for while a pass runs; calls of other
+Nothing announces such a function to a mode, so `Function.apply` is replaced while a pass runs; calls of other
 threads, and of suspended passes, go straight on. A function that works entry by entry is one op, of the family
 that computes the same if there is one. The forward of any other is run openly, op by op, where a method has rules.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from whence.engine.flow import Flow
 
 _lock = threading.Lock()
-_waiting: list[Any] = []  # torch's own `apply`, while it is stood in for, once for each pass that runs
+_waiting: list[Any] = []  # torch's own `apply`, while it is replaced, once for each pass that runs
 _hears = threading.local()  # `flow`: the pass that runs in this thread
 
 KNOWN: dict[str, Sequence[Callable[[Tensor], Tensor]]] = {
@@ -106,7 +106,7 @@ def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any
 
 
 class Context:
-    """What a function's forward is given in the stead of its context; nothing of it is used."""
+    """What a function's forward gets instead of its context; nothing of it is used."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         self.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
@@ -131,14 +131,14 @@ def opened(cls: Any, args: Sequence[Any], kwargs: Any) -> Any:
     if cls.setup_context is not Function.setup_context:
         return cls.forward(*args, **kwargs)
     context = Context(args)
-    found = cls.forward(context, *args, **kwargs)
+    result = cls.forward(context, *args, **kwargs)
     fixed = {id(t) for t in context.constants}
-    if isinstance(found, tuple):
-        return tuple(t.detach() if id(t) in fixed else t for t in found)
-    return found
+    if isinstance(result, tuple):
+        return tuple(t.detach() if id(t) in fixed else t for t in result)
+    return result
 
 
-WRITES = "writes"  # said of a function that changes its argument in place, and is left as it is
+WRITES = "writes"  # in place of a family: the function changes its argument in place, and is left as it is
 
 
 def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> str | None:
@@ -158,9 +158,9 @@ def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> st
     def at(point: Tensor) -> Any:
         nonlocal written
         handed = point.clone()
-        found = run(handed, *args[1:], **kwargs)
+        result = run(handed, *args[1:], **kwargs)
         written |= not torch.equal(handed, point)
-        return found
+        return result
 
     other = x.flatten().roll(1).view_as(x) * 0.5 - 0.25
     some = torch.arange(x.numel(), device=x.device).remainder(3).view_as(x) == 0

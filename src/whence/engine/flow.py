@@ -93,7 +93,7 @@ class Flow(TorchFunctionMode):
         # ops outside the table and the linear groups are without a rule: they get the derivative, and are counted
         self._strict = bool(plan.rules) and "*" not in (plan.rules or {})
         self._signal = Signal()
-        self._found: dict[tuple[str, str], Rule | None] = {}  # rules by family and spelling
+        self._known_rules: dict[tuple[str, str], Rule | None] = {}  # rules by family and spelling
         self._operands = Operands(plan.parameters)
         self._expanding: list[str] = []
         self._visiting = False
@@ -343,9 +343,9 @@ class Flow(TorchFunctionMode):
 
     def _rule(self, family: str, name: str) -> Rule | None:
         key = (family, name)
-        if key not in self._found:
-            self._found[key] = find_rule(self.rules, family, name)
-        return self._found[key]
+        if key not in self._known_rules:
+            self._known_rules[key] = find_rule(self.rules, family, name)
+        return self._known_rules[key]
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:
         """Show attention probabilities to the captures just before they multiply; go on with what they give."""

@@ -11,7 +11,7 @@ from whence.engine.trackers import store
 
 _MARK = "live"  # on tensors that were born in a pass
 
-# nodes which carry any stream unchanged: they appear without a call when views of one memory are written to
+# nodes which carry any signal unchanged: they appear without a call when views of one memory are written to
 _PLUMBING = frozenset(
     """View Reshape UnsafeView AsStrided Alias Select Slice Index Expand Permute Transpose T Unsqueeze Squeeze Clone
     Copy CopySlices ToCopy Split Unbind Cat Stack Repeat Add Sub Neg Mean Sum AccumulateGrad Detach""".split()

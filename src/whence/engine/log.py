@@ -73,7 +73,7 @@ class Log:
 
 
 def lose(log: Log, refused: NoRule | None, family: str, path: str, amount: float) -> None:
-    """A rule took the local path integral, and this is what that missed."""
+    """Record what the quadrature of a local path integral missed."""
     if refused is not None:
         raise refused
     log.lost.setdefault((family, path), []).append(amount)
@@ -91,8 +91,8 @@ def no_rule(method: str, family: str, path: str, generic: str) -> NoRule:
 def no_derivative(method: str, name: str, path: str) -> ModelError:
     """An op of a quantised model, through which a signal would have to go."""
     return ModelError(
-        f"{method}: {name!r} (in {path or 'the model itself'}) has no derivative, as "
-        "layers in int8 have none, and nothing can be propagated through it.\n"
+        f"{method}: {name!r} (in {path or 'the model itself'}) has no derivative (layers "
+        "in int8 have none), so nothing can be propagated through it.\n"
         "  Explain the model as it was before quantisation, or choose a method that only runs it: "
         "leave_one_out, occlusion, shapley, kernel_shap, lime."
     )

@@ -33,7 +33,7 @@ _MAKER = "maker"  # on a ruled op's output: its call
 class Signal:
     """What the nodes of one forward pass propagate now; shared by all of them.
 
-    It is empty but while the engine propagates: a model that differentiates inside itself gets true derivatives.
+    It is empty except while the engine propagates, so a model that differentiates inside itself gets true derivatives.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Signal:
 def run_with_rule(signal: Signal, op: Op, call: Call, rule: Rule | None = None) -> Any:
     """Run an op such that its backward asks the signal for a rule; the result has the function's own form.
 
-    A `rule` that can be prepared is, and then nothing else will do on the way back. x.relu_() is
-    x.copy_(rule(x.clone())): autograd then keeps views and their bases right.
+    A `rule` that can be prepared is prepared, and then no other table will do on the way back. x.relu_() runs as
+    x.copy_(rule(x.clone())), so that autograd keeps views and their bases right.
     """
     target: Tensor | None = op.target
     if target is None:
@@ -79,7 +79,7 @@ def _run(signal: Signal, call: Call, live: Sequence[Tensor], rule: Rule | None) 
 
 
 class _Ruled(torch.autograd.Function):
-    """The op runs on detached inputs, in a graph of its own: `vjp` costs no second run, and no rule can reach past."""
+    """The op runs on detached inputs, in a graph of its own: `vjp` needs no second run, and no rule reaches past it."""
 
     @staticmethod
     def forward(ctx: Any, signal: Signal, call: Call, rule: Any, *live: Tensor) -> Any:
@@ -105,7 +105,7 @@ class _Ruled(torch.autograd.Function):
         call: Call = ctx.call
         if torch.is_grad_enabled():  # create_graph=True: a rule has no derivative, and a constant would be wrong
             raise RuleError(
-                f"The model differentiates {call} twice, and a rule is differentiated once at most.\n"
+                f"The model differentiates {call} twice, but a rule can be differentiated only once.\n"
                 "  Use a method without a rule for this op, such as gradient."
             )
         rule = call.rule_in(ctx.signal.rules) or derivative
@@ -153,7 +153,7 @@ def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, gi
     if not fits or given is None:
         got = [tuple(p.shape) if isinstance(p, Tensor) else p for p in parts]
         raise RuleError(
-            f"The rule {rule_name(rule or derivative)!r} for {title} gave {got}, "
-            f"and the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
+            f"The rule {rule_name(rule or derivative)!r} for {title} returned {got}, "
+            f"but the live inputs have the shapes {[tuple(shape) for shape in wanted]}.\n"
             "  A rule returns one tensor per live input, each of that input's shape (or None for zero)."
         )

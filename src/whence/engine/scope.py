@@ -77,7 +77,7 @@ def observe(spelled: Spelling, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 class Watch(TorchFunctionMode):
-    """For a model that runs by itself: what it writes to is kept, and nothing else is looked at."""
+    """For a model that runs by itself: keeps what it writes to, and ignores everything else."""
 
     def __torch_function__(
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -102,7 +102,7 @@ def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
             snapshot, count = _held.get(module) or (Snapshot(module, search), 0)
             _held[module] = (snapshot, count + 1)
             if snapshot.opaque:
-                global_state.draws()  # nobody sees what scripted code does
+                global_state.draws()  # what scripted code does cannot be seen
         _memory.clear()
     if not hasattr(_own, "modules"):
         _own.modules = []

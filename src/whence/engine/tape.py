@@ -27,7 +27,7 @@ class TapeEntry:
     args: Any = ()
     kwargs: Any = None
     versions: tuple[int, ...] = ()
-    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are no parameters
+    loose: tuple[Tensor, ...] = ()  # constants among the arguments that are not parameters
     result: Tensor | None = None  # for ops that make parts
     born: int = 0  # the result's version
     ruled: bool = True  # a rule will ask for the values
@@ -98,7 +98,7 @@ class Tape(Tracker):
         self.played += 1
         if not self.entries:
             raise DivergedError(
-                f"Op {self.played}: the input runs {name} in {path or 'the model itself'}, and the reference ran no "
+                f"Op {self.played}: the input runs {name} in {path or 'the model itself'}, but the reference ran no "
                 f"more ops.\n{WAY_OUT}"
             )
         entry = self.entries.popleft()

@@ -19,7 +19,7 @@ from whence.engine.trackers.rows import RowAxis, row_axis_of
 
 
 class RowsLost(Exception):
-    """Sums per row are wanted of a tensor of which nobody knows where its rows are."""
+    """Sums per row are needed of a tensor whose row axis is not known."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,11 +45,11 @@ class Boundary:
 
 
 class Ledger:
-    """Is told of boundaries by the pass, and of losses by rules."""
+    """The account: the pass reports boundaries, rules report losses."""
 
     def __init__(self, rows: int, multiplies: bool = False, only: Any = None) -> None:
         self.rows, self.multiplies, self.only = rows, multiplies, only
-        self.unmet: set[str] = set()  # modules that a composite names and nobody met
+        self.unmet: set[str] = set()  # modules that a composite names and that did not run
         self.gives_back = False  # what is added to a token at its own position gives its share to the token
         self.begin()
 
@@ -86,7 +86,7 @@ class Ledger:
             return
         row_axis = row_axis_of(tensor)
         if row_axis is None and self.rows > 1:
-            return  # nobody knows where its rows are
+            return  # its row axis is not known
         there = Boundary(site.path, site.call, self.ops, origin_of(tensor).life)
         self.boundaries.append(there)
         kept = tensor.detach() if self.multiplies else None

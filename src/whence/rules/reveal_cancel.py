@@ -318,15 +318,15 @@ def revealed(call: Call, x: Tensor, pair: Pair) -> tuple[Tensor, Pair]:
         rise, between = y - at_start, at_plus - at_minus
         up = _per_step(call, (rise + between).mul_(0.5), ups, start, minus)
         down = _per_step(call, rise.sub_(between).mul_(0.5), downs, start, plus)
-    found = Pair(pair.plus * up, pair.minus * down, pair.dense)
-    return _Joined.apply(y, found.plus, found.minus), found
+    parts = Pair(pair.plus * up, pair.minus * down, pair.dense)
+    return _Joined.apply(y, parts.plus, parts.minus), parts
 
 
 def _per_step(call: Call, rise: Tensor, step: Tensor, *starts: Tensor) -> Tensor:
     """rise / step, and the mean of the derivatives from these starts where the step is too small."""
     tiny = too_close(call.family, step)
     near = step.abs() <= tiny if tiny else step == 0
-    found = rise.div_(step)
+    slope = rise.div_(step)
     if bool(near.any()):
-        found[near] = sum(derivative_where(call, near, start + step / 2) for start in starts) / len(starts)
-    return found
+        slope[near] = sum(derivative_where(call, near, start + step / 2) for start in starts) / len(starts)
+    return slope

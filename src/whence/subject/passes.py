@@ -177,7 +177,7 @@ def _elsewhere(subject: Subject) -> str:
     except Exception:
         return ""
     return (
-        f"It takes the inputs themselves, and not the values that {subject.method} puts in their place (a baseline, as "
+        f"It takes the inputs themselves, but not the values that {subject.method} puts in their place (a baseline, as "
         "a rule, such as an image of zeros that a model leaves out as padding).\n"
         "  Give another baseline=, or choose a method that has none."
     )
@@ -342,19 +342,19 @@ class Pass:
         score: Tensor | None = None, start: Tensor | None = None,
     ) -> list[list[Tensor | None]]:  # fmt: skip
         """For each target, what its score (or another one) sends back to any tensors of this pass."""
-        found, score = [], self.score if score is None else score
+        columns, score = [], self.score if score is None else score
         for k in range(score.shape[1]):
             begin = torch.zeros_like(score)
             begin[:, k] = 1 if start is None else start[:, k]
             last = k + 1 == score.shape[1]
             if self.plan.ledger is not None:
                 self.plan.ledger.target = k
-            found.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
+            columns.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
             self.subject.record.backwards += 1
-        return found
+        return columns
 
 
-def stacked(leaf: Tensor, found: list[Tensor | None]) -> Tensor:
+def stacked(leaf: Tensor, columns: list[Tensor | None]) -> Tensor:
     """One tensor (rows, k, …) of what each target sent back; what got nothing is 0."""
-    parts = [torch.zeros_like(leaf) if m is None else m for m in found]
+    parts = [torch.zeros_like(leaf) if m is None else m for m in columns]
     return torch.stack(parts, 1) if len(parts) > 1 else parts[0].unsqueeze(1)  # (rows, k, …)

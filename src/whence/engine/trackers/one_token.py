@@ -35,7 +35,7 @@ def follow(
     family: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], live: Sequence[Tensor],
     known: Sequence[Alone | None], output: Tensor,
 ) -> Alone | None:  # fmt: skip
-    """What is known of an op's output; None where tokens mix, or nobody knows."""
+    """What is known of an op's output; None where tokens mix, or it is not known."""
     first = known[0]
     if first is None or any(one is None or one[0] != first[0] for one in known):
         return None
@@ -64,8 +64,8 @@ def _moved(
     if name in _IN_ORDER:
         sizes = (prod(x.shape[:lead]), prod(x.shape[lead:]))
         whole = (n for n in range(1, output.dim()) if (prod(output.shape[:n]), prod(output.shape[n:])) == sizes)
-        found = lead if output.shape[:lead] == x.shape[:lead] else next(whole, None)
-        return None if found is None else (found, key)
+        new = lead if output.shape[:lead] == x.shape[:lead] else next(whole, None)
+        return None if new is None else (new, key)
     if name in _SWAPS or name == "permute":
         dims = [d % x.dim() for d in _integers((args[1:], tuple(kwargs.values())))]
         swapped = name in _SWAPS and len(dims) == 2 and max(dims) < lead

@@ -62,10 +62,10 @@ class Orders(Tracker):
 
     def sorted(self, result: Any) -> None:
         """A sort of constants: take its permutation down, or compare it with the reference's."""
-        found = list(tensors_in(result))
-        if not found or found[-1].dim() != 1:
+        tensors = list(tensors_in(result))
+        if not tensors or tensors[-1].dim() != 1:
             return
-        by = found[-1].detach()
+        by = tensors[-1].detach()
         if not self._replays:
             self._sorts.append(by)
             return
@@ -99,10 +99,10 @@ class Orders(Tracker):
         ), order  # fmt: skip
 
     def _of(self, name: str, live: Sequence[Tensor]) -> Order | None:
-        found = {id(o): o for t in live if (o := order_of(t)) is not None}
-        if len(found) > 1:
+        orders = {id(o): o for t in live if (o := order_of(t)) is not None}
+        if len(orders) > 1:
             raise _lost(name)
-        order = next(iter(found.values()), None)
+        order = next(iter(orders.values()), None)
         if order is not None and any(
             order_of(t) is None and t.dim() and len(t) == len(order.at) and name not in _PUTS for t in live
         ):
@@ -170,12 +170,12 @@ def _index(name: str, args: Any) -> Tensor | None:
     """The numbers of the rows that an op picks."""
     if len(args) < 2:
         return None
-    found = args[1] if name == "getitem" else args[2] if name == "index_select" and args[1] == 0 else None
-    if isinstance(found, tuple) and found and not any(isinstance(item, Tensor | list) for item in found[1:]):
-        found = found[0]
-    if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype not in (torch.int64, torch.int32):
+    index = args[1] if name == "getitem" else args[2] if name == "index_select" and args[1] == 0 else None
+    if isinstance(index, tuple) and index and not any(isinstance(item, Tensor | list) for item in index[1:]):
+        index = index[0]
+    if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
         return None
-    return found
+    return index
 
 
 def _lost(name: str) -> DivergedError:

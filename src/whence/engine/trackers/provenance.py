@@ -55,11 +55,12 @@ class Origin:
 
 
 def origin_of(tensor: Tensor) -> Origin:
-    found = store.get(tensor, _ORIGIN)
-    if found is None:
-        found = Origin()
-        store.put(tensor, _ORIGIN, found)
-    return found
+    """What a tensor was made of; one that was not followed is like no other."""
+    origin = store.get(tensor, _ORIGIN)
+    if origin is None:
+        origin = Origin()
+        store.put(tensor, _ORIGIN, origin)
+    return origin
 
 
 class Provenance(Tracker):
@@ -122,7 +123,7 @@ def _follow(op: Op, now: int) -> None:
 
 
 def _is_pointwise(family: str, name: str, substance: bool) -> bool:
-    """Whether each entry of the output depends on the same entry of the inputs; tensors of constants are no part."""
+    """Whether each entry of the output depends on the same entry of the inputs; tensors of constants do not count."""
     if family == "add":
         return not substance
     return GROUP.get(family) == "elementwise" or family in _STRAIGHT or family in _JOINED or name == "clone"

@@ -2,7 +2,7 @@
 
 Rows start as the first axis and are followed through the pass. Ops that only move entries (views, permutations,
 indexing, concatenation) are done to the row numbers themselves; ops that are known to leave axes where they are keep
-the rows there. Everywhere else nobody guesses: the row axis is None.
+the rows there. Everywhere else nothing is guessed: the row axis is None.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def _moved(func: Any, args: Any, kwargs: Any, known: Any, outputs: Sequence[Tens
     """Do the same to the row numbers, once for each form of call."""
     try:
         form = (func, _form((tuple(args), tuple(sorted(kwargs.items()))), {id(t): at for t, at in known}))
-        found = _MOVED.get(form)
+        axes = _MOVED.get(form)
     except TypeError:  # it depends on the values of an index, or of something else that has no name
         return _done_to_numbers(func, args, kwargs, known)
-    if found is None:
+    if axes is None:
         if len(_MOVED) > 4096:
             _MOVED.clear()
-        found = _MOVED[form] = _done_to_numbers(func, args, kwargs, known)
-    return found
+        axes = _MOVED[form] = _done_to_numbers(func, args, kwargs, known)
+    return axes
 
 
 def _form(value: Any, axes_of: Mapping[int, RowAxis]) -> Any:
@@ -185,19 +185,19 @@ def _contracted(args: Any, known: Any, output: Tensor) -> RowAxis | None:
         return None
     left, _, out = args[0].replace(" ", "").partition("->")
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
-    found = set()
+    axes = set()
     for term, operand in zip(left.split(","), operands, strict=False):
         for tensor, at in known:
             if tensor is operand and len(term) == tensor.dim():
                 letter = term[at.axis]
-                found.add(RowAxis(out.index(letter), at.inner, at.rows) if letter in out else None)
-    return found.pop() if len(found) == 1 else None
+                axes.add(RowAxis(out.index(letter), at.inner, at.rows) if letter in out else None)
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _kept(name: str, family: str, args: Any, known: Any, output: Tensor) -> RowAxis | None:
     """The one axis that every operand with rows points to, for ops that are known to leave axes where they are."""
-    found = {_pointed(name, family, args, t, at, output) for t, at in known}
-    return found.pop() if len(found) == 1 else None
+    axes = {_pointed(name, family, args, t, at, output) for t, at in known}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _pointed(name: str, family: str, args: Any, tensor: Tensor, at: RowAxis, output: Tensor) -> RowAxis | None:
