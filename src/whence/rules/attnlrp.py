@@ -1,4 +1,4 @@
-"""AttnLRP's stream: a multiplier m with relevance x ⊙ m, which linear ops carry as autograd does.
+"""AttnLRP's signal: a multiplier m with relevance x ⊙ m, which linear ops carry as autograd does.
 
 Products give each factor an equal part, elementwise functions multiply by y/x, norms hold their scale constant, softmax
 takes its derivative. CP-LRP holds attention and gates constant as well.
