@@ -29,13 +29,22 @@ from tests.support.models import (
 )
 from tests.support.slow import mostly_slow
 
-PAIRS = [
-    pytest.param(method, CASES[name], id=f"{method}-{name}", marks=() if name in FEW else pytest.mark.every)
-    for method in whence.methods
-    for name in CASES
-    if not reads_attention(method) or name.startswith(ATTENTIVE)
-]
-ON_EVERY_PAIR = pytest.mark.parametrize(("method", "case"), PAIRS)
+
+def pairs(few: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Every method on every model; what is beyond the few is for `make test-all`."""
+    return pytest.mark.parametrize(
+        ("method", "case"),
+        [
+            pytest.param(method, CASES[name], id=f"{method}-{name}", marks=() if name in few else pytest.mark.every)
+            for method in whence.methods
+            for name in CASES
+            if not reads_attention(method) or name.startswith(ATTENTIVE)
+        ],
+    )
+
+
+ON_EVERY_PAIR = pairs(FEW)
+ON_EVERY_PAIR_AGAIN = pairs(("residual_cnn", "bert_sdpa"))  # three passes and more: fewer of them in `make test`
 METHODS = pytest.mark.parametrize("method", list(whence.methods))
 
 pytestmark = [
@@ -116,7 +125,7 @@ def test_everything_is_left_as_it_was_when_the_model_raises(method: str, case: C
     assert_same(before, fingerprint(model, inputs))
 
 
-@ON_EVERY_PAIR
+@ON_EVERY_PAIR_AGAIN
 def test_several_targets_at_once_equal_each_alone(method: str, case: Case) -> None:
     model, inputs = case.make()
     rows = len(first_tensor(inputs))
@@ -132,7 +141,7 @@ def test_several_targets_at_once_equal_each_alone(method: str, case: Case) -> No
         close(both.output_value[:, k], one.output_value, case.rtol)
 
 
-@ON_EVERY_PAIR
+@ON_EVERY_PAIR_AGAIN
 def test_batch_size_changes_nothing(method: str, case: Case) -> None:
     model, inputs = case.make()
     whole, split = explain(model, inputs, method), explain(model, inputs, method, batch_size=2)
@@ -140,7 +149,7 @@ def test_batch_size_changes_nothing(method: str, case: Case) -> None:
     assert torch.equal(split.target, whole.target)
 
 
-@ON_EVERY_PAIR
+@ON_EVERY_PAIR_AGAIN
 def test_the_same_seed_gives_the_same_numbers(method: str, case: Case) -> None:
     model, inputs = case.make()
     first, again = explain(model, inputs, method, seed=5), explain(model, inputs, method, seed=5)
@@ -291,7 +300,10 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or a == b
 
 
-@METHODS
+@pytest.mark.parametrize(
+    "method",
+    mostly_slow(whence.methods, ["gradient", "smoothgrad", "integrated_gradients", "deeplift", "lrp", "rollout"]),
+)
 def test_nothing_waits_for_the_garbage_collector(method: str) -> None:
     """A graph that holds its pass, which holds the graph, would fill the memory of a long run."""
     model, inputs = CASES["bert_sdpa"].make()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import whence
 from tests.support.hf import FAMILIES, Family, image, of, text
 from tests.support.models import CASES, Mlp, ResidualCnn, close
+from tests.support.slow import mostly_slow
 from whence.engine.scope import scope
 from whence.subject import at_baseline, baselines
 
@@ -186,7 +187,7 @@ def in_dtype(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("name", mostly_slow(TRANSFORMERS))
 def test_contributions_sum_to_the_delta_on_transformers(name: str) -> None:
     family = TRANSFORMERS[name]
     for kind in family.kinds:
