@@ -68,13 +68,13 @@ def _contributions(subject: Subject, rule: str, signed: bool) -> Answer:
         reference = at_baseline.reference(subject, subject.baselines[which])
         done = subject.run(DEEPLIFT_RULES, expand=DEEPLIFT_EXPAND, reference=reference, parts=parts)
         assert done.reference is not None
-        found = {"multiplier": done.pull(again=signed)}
+        by_kind = {"multiplier": done.pull(again=signed)}
         difference = {key: x - done.reference.x[key] for key, x in done.x.items()}
-        found["values"] = {key: m * difference[key] for key, m in found["multiplier"].items()}
+        by_kind["values"] = {key: m * difference[key] for key, m in by_kind["multiplier"].items()}
         if signed:
-            found["positive"] = {key: m * difference[key] for key, m in done.pull(positive=True).items()}
+            by_kind["positive"] = {key: m * difference[key] for key, m in done.pull(positive=True).items()}
         seen.append(done.reference.subject.measured)
-        for kind, values in found.items():
+        for kind, values in by_kind.items():
             sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
     extras = {kind: values for kind, values in sums.items() if values and kind != "values"}
     score, per_row = at_baseline.mean_score(subject, seen)

@@ -35,8 +35,8 @@ def gradient(
     pass by softplus's slope σ(βx), a remedy for gradients that jump.
     """
     rules: dict[str, Rule] = {"relu": softplus_slope(beta)} if relu == "softplus" else {}
-    found = subject.run({**rules, **EVERYWHERE}).pull()
-    return {key: m.abs() for key, m in found.items()} if absolute else found
+    gradients = subject.run({**rules, **EVERYWHERE}).pull()
+    return {key: m.abs() for key, m in gradients.items()} if absolute else gradients
 
 
 @method(

@@ -28,9 +28,9 @@ def positive_evidence(call: Call, m: Tensor) -> Gradients:
 
 def positive_both(call: Call, m: Tensor) -> Tensor:
     """Guided backprop's rule at a rectifier: m⁺·1[x>0] (and 0 where a capped one is full)."""
-    (found,) = call.vjp(m.clamp(min=0))
-    assert found is not None
-    return found * (call.x[0] > 0)  # exact zeros pass in some spellings of the derivative, and halve in others
+    (signal,) = call.vjp(m.clamp(min=0))
+    assert signal is not None
+    return signal * (call.x[0] > 0)  # exact zeros pass in some spellings of the derivative, and halve in others
 
 
 def positive_part(call: Call, m: Tensor) -> Tensor:

@@ -34,17 +34,17 @@ def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> d
     They come from passes of their own, in which fused attention is written out. What is of targets is (rows, k, …).
     Relevance is by the method's own rules if it has some, by LRP's default otherwise.
     """
-    found: dict[str, list[Tensor]] = {}
+    by_name: dict[str, list[Tensor]] = {}
     if set(names) & {"attention", "attention_gradient", "hidden"}:
-        found |= _values(subject, names)
+        by_name |= _values(subject, names)
     if "attention_relevance" in names:
-        found["attention_relevance"] = relevance_of_attention(subject, params, lambda r: r)
-        heads = [2 * r.sum((-2, -1)) for r in found["attention_relevance"]]
+        by_name["attention_relevance"] = relevance_of_attention(subject, params, lambda r: r)
+        heads = [2 * r.sum((-2, -1)) for r in by_name["attention_relevance"]]
     elif "head_relevance" in names:
         heads = relevance_of_attention(subject, params, lambda r: 2 * r.sum((-2, -1)))
     if "head_relevance" in names:
-        found["head_relevance"] = heads
-    return found
+        by_name["head_relevance"] = heads
+    return by_name
 
 
 def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[str, list[Tensor]]:
@@ -54,11 +54,11 @@ def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dic
     maps = [site for site in done.captured if site.kind == "attention"]
     if not maps:
         raise no_attention(names)
-    found: dict[str, list[Tensor]] = {}
+    by_name: dict[str, list[Tensor]] = {}
     if "attention" in names:
-        found["attention"] = [done.captured[site] for site in maps]
+        by_name["attention"] = [done.captured[site] for site in maps]
     if "hidden" in names:
-        found["hidden"] = _layer_inputs(done.captured, members)
+        by_name["hidden"] = _layer_inputs(done.captured, members)
     if "attention_gradient" in names:
         try:
             columns = done.columns([done.edges[site] for site in maps])
@@ -66,19 +66,19 @@ def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dic
             if copies or IN_PLACE not in str(error):
                 raise
             return _values(subject, names, copies=True)
-        found["attention_gradient"] = [
+        by_name["attention_gradient"] = [
             stacked(done.captured[site], [column[i] for column in columns]) for i, site in enumerate(maps)
         ]
-    return found
+    return by_name
 
 
 def _layer_inputs(captured: dict[Site, Tensor], members: set[str]) -> list[Tensor]:
     """The hidden state that entered the layer of each attention call, once per run of that layer."""
     entered: dict[str, Site] = {}
-    found: dict[Site, Tensor] = {}
+    inputs: dict[Site, Tensor] = {}
     for site in captured:  # in the order of the pass
         if site.kind == "input":
             entered[site.path] = site
         elif (layer := entered.get(layer_of(members, site.path))) is not None:
-            found[layer] = captured[layer]
-    return list(found.values())
+            inputs[layer] = captured[layer]
+    return list(inputs.values())

@@ -64,8 +64,8 @@ def smoothgrad(
             spread[key] = spread.get(key, 0) + within + difference.square() * (first * copies / (first + copies))
     variance = {key: value / samples for key, value in spread.items()}
     square = {key: v + mean[key].square() for key, v in variance.items()}
-    found = {"mean": mean, "variance": variance, "square": square}[kind]
-    return Answer(found, per_row={"noise_deviation": _deviations(scale, pinned.rows)}, overall=overall)
+    statistic = {"mean": mean, "variance": variance, "square": square}[kind]
+    return Answer(statistic, per_row={"noise_deviation": _deviations(scale, pinned.rows)}, overall=overall)
 
 
 def _groups(subject: Subject, samples: int) -> Iterator[tuple[int, int]]:

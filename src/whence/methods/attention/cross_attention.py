@@ -24,31 +24,31 @@ def two_stream(reading: Reading, where: Any) -> dict[Modality, Tensor]:
         m.query: m for m in reading.maps if m.reduced[0].shape[-2] == 1 < m.reduced[0].shape[-1]
     }  # one query for all
     maps = [m for m in reading.maps if asks.get(m.query) is not m]
-    found = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
+    relevance = propagate([[(m.query, m.key, m.stacked()) for m in group] for group in _together(maps)])
     state: dict[Modality, Tensor] = {}
     for stream, row in readout(reading, where).items():
         if stream in asks:
             row = (row.unsqueeze(-2) @ asks[stream].stacked()).squeeze(-2)
-        for (query, key), r in found.items():
+        for (query, key), r in relevance.items():
             if query == stream:
                 state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
-    _through_learned(reading, state, found)
+    _through_learned(reading, state, relevance)
     return state
 
 
-def _through_learned(reading: Reading, state: dict[Modality, Tensor], found: Relevance) -> None:
+def _through_learned(reading: Reading, state: dict[Modality, Tensor], relevance: Relevance) -> None:
     """Learned tokens that looked at an input and then joined another stream's pass on what they have got there.
 
     The joint stream j begins with R_jt = P·R_st, P the places of the learned tokens s in it: R_jj·P·R_st arrives.
     """
     at = {m.query: m.query_tokens for m in reading.maps}
-    for stream, learned in [(j, s) for j in list(state) for s, t in found if s == t and is_learned(s) and s < j]:
+    for stream, learned in [(j, s) for j in list(state) for s, t in relevance if s == t and is_learned(s) and s < j]:
         joined, own = at.get(stream), at.get(learned)
         if joined is None or own is None:
             continue
         row = state[stream] @ (joined[:, :, None] == own[:, None]).to(state[stream])
         state[stream] = state[stream] * ~torch.isin(joined, own)[:, None]
-        for (query, key), r in found.items():
+        for (query, key), r in relevance.items():
             if query == learned:
                 state[key] = state.get(key, 0) + (row.unsqueeze(-2) @ r).squeeze(-2)
 

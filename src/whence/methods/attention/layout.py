@@ -57,27 +57,27 @@ def _by_input(reading: Reading, scores: Scores, padding: bool) -> tuple[dict[str
     """Scores (rows, k, …) of each explained value, and the names of inputs that have no positions."""
     subject, score = reading.subject, reading.subject.measured.score
     assert score is not None
-    found: dict[str, Tensor] = {}
+    by_key: dict[str, Tensor] = {}
     nowhere: list[str] = []
     for key, value in subject.measured.values.items():
         name = input_of(key)
-        first = not any(input_of(k) == name for k in found)
+        first = not any(input_of(k) == name for k in by_key)
         joint = [m for m in scores.values if name in m and not any(name in n and m < n for n in scores.values)]
         placed = [m for m in joint if (at := scores.tokens.get(m)) is not None and reading.tokens.sources.one(name, at)]
-        unclaimed = bool(joint) and not any(input_of(k) in joint[0] for k in found)
+        unclaimed = bool(joint) and not any(input_of(k) in joint[0] for k in by_key)
         if placed and first:
             values = scores.values[placed[0]].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _on_tokens(reading, name, values, scores.tokens[placed[0]], padding)
+            by_key[key] = _on_tokens(reading, name, values, scores.tokens[placed[0]], padding)
         elif joint and unclaimed and not _is_known(scores.tokens.get(joint[0])):
             if len(joint[0] - reading.tokens.shared.keys()) > 1:
                 raise _mixed(joint[0])
             values = scores.values[joint[0]].to(score.dtype).expand(-1, score.shape[1], -1)
-            found[key] = _laid_out(subject, name, values, padding)
+            by_key[key] = _laid_out(subject, name, values, padding)
         else:
             nowhere += [name] if first and name not in reading.tokens.shared else []
             shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
-            found[key] = score.new_zeros(len(score), score.shape[1], *shape)
-    return found, nowhere
+            by_key[key] = score.new_zeros(len(score), score.shape[1], *shape)
+    return by_key, nowhere
 
 
 def _check(subject: Subject, scores: Scores, values: Mapping[str, Tensor], nowhere: list[str]) -> None:
@@ -143,10 +143,10 @@ def _on_tokens(reading: Reading, name: str, scores: Tensor, at: Tensor | None, p
     assert isinstance(source, Source)
     ours = source.holds(at)
     index = torch.where(ours, (at - source.first) % source.size, 0)[:, None].expand_as(scores)
-    found = scores.new_zeros(*scores.shape[:2], source.size).scatter_add(2, index, scores * ours[:, None])
+    summed = scores.new_zeros(*scores.shape[:2], source.size).scatter_add(2, index, scores * ours[:, None])
     if len(source.shape) == 1:
-        return found if padding else _without_padding(reading.subject, name, found)
-    return found.unflatten(-1, source.shape)
+        return summed if padding else _without_padding(reading.subject, name, summed)
+    return summed.unflatten(-1, source.shape)
 
 
 def _laid_out(subject: Subject, name: str, scores: Tensor, padding: bool) -> Tensor:

@@ -68,19 +68,19 @@ def _flows(layers: list[Array], source: Array) -> Array:
     """
     supply = layers[-1].sum(1) * (source if (source > 0).sum() > 1 else source > 0)
     bound = min([supply.sum(), *(layer.sum() for layer in layers)])  # each of them is a cut
-    found = np.zeros(layers[0].shape[1])
+    flows = np.zeros(layers[0].shape[1])
     if bound <= 0:
-        return found
+        return flows
     network = _Network({}, [np.zeros(1), *(np.zeros(len(layer)) for layer in layers)], 1e-14 * bound)
     network.excess[-1] += np.minimum(supply, bound)
     for lower, layer in enumerate(layers[1:], 1):
         network.edges(lower + 1, np.minimum(layer, bound))
-    for token in reversed(range(len(found))):
+    for token in reversed(range(len(flows))):
         network.aim(np.minimum(layers[0][:, token], bound))
         while rings := _rings(network):
             _wave(network, rings)
-        found[token] = network.excess[0][0]
-    return found
+        flows[token] = network.excess[0][0]
+    return flows
 
 
 def _rings(network: _Network) -> list[Ring]:
@@ -103,10 +103,10 @@ def _next_ring(network: _Network, ring: Ring, unseen: list[Array]) -> Ring:
         for near in (level - 1, level + 1):
             if (near, level) in network.residual:
                 into[near] = into.get(near, 0) + network.residual[near, level] @ nodes
-    found = {level: (total > network.dust) * unseen[level] for level, total in into.items()}
-    for level, nodes in found.items():
+    reached = {level: (total > network.dust) * unseen[level] for level, total in into.items()}
+    for level, nodes in reached.items():
         unseen[level] -= nodes
-    return {level: nodes for level, nodes in found.items() if nodes.any()}
+    return {level: nodes for level, nodes in reached.items() if nodes.any()}
 
 
 def _wave(network: _Network, rings: list[Ring]) -> None:

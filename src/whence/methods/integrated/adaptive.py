@@ -134,9 +134,9 @@ class State:
         """The tolerance that this row has come to; an estimate says nothing finer than a part of what was asked for."""
         return max(self.gap, self.error, _SAID * goal.reach)
 
-    def take(self, point: Point, score: float, found: Tensor) -> None:
+    def take(self, point: Point, score: float, slopes: Tensor) -> None:
         path, alpha = point
-        self.nodes[path][alpha] = (score, found)
+        self.nodes[path][alpha] = (score, slopes)
         self.evaluations += 1
 
     def judge(self, goal: Goal) -> None:
@@ -146,12 +146,12 @@ class State:
             alphas = sorted(self.nodes[path])
             scores = torch.tensor([self.nodes[path][a][0] for a in alphas], dtype=torch.float64, device="cpu")
             slopes = torch.stack([self.nodes[path][a][1] for a in alphas])  # (points, inputs)
-            found = self.rule.integrate(torch.tensor(alphas, dtype=torch.float64, device="cpu"), scores, slopes)
+            integral = self.rule.integrate(torch.tensor(alphas, dtype=torch.float64, device="cpu"), scores, slopes)
             pieces += [(path, a, b) for a, b in pairwise(alphas)]
-            parts.append(found.parts.sum(0) * weight)
-            errors.append(found.errors * weight)
-            residuals.append(weight * (scores.diff() - found.parts.double().sum(1).cpu()))
-            unseen.append(weight * (found.unseen - 4 * goal.precision * scores.abs().max()).clamp(min=0))
+            parts.append(integral.parts.sum(0) * weight)
+            errors.append(integral.errors * weight)
+            residuals.append(weight * (scores.diff() - integral.parts.double().sum(1).cpu()))
+            unseen.append(weight * (integral.unseen - 4 * goal.precision * scores.abs().max()).clamp(min=0))
         self.total = torch.stack(parts).sum(0)
         score, self.before = self._ends()
         scale = float(score_scale(*torch.tensor([score, self.before], dtype=torch.float64, device="cpu"))) or 1.0
@@ -187,10 +187,10 @@ class State:
     def _errors(self, goal: Goal, errors: Tensor) -> tuple[Tensor, float]:
         """The error of each panel and of all together, relative to the answer: by element or unit, what is worse."""
         each, whole = [], []
-        for found, answer in zip(goal.views(errors), goal.views(self.total[None]), strict=True):
+        for vectors, answer in zip(goal.views(errors), goal.views(self.total[None]), strict=True):
             size = float(answer.abs().sum())
-            sizes = found.abs().sum(1).double().cpu()
-            both = float(found.square().sum(0).sqrt().sum()) if self.rule.independent else float(sizes.sum())
+            sizes = vectors.abs().sum(1).double().cpu()
+            both = float(vectors.square().sum(0).sqrt().sum()) if self.rule.independent else float(sizes.sum())
             each.append(
                 sizes / size
                 if size > 0
@@ -205,8 +205,8 @@ class State:
         start = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
         self.unbounded = max(start, default=0.0) > goal.reach
         ranked = sorted(zip(worst, pieces, strict=True), key=lambda one: -one[0])
-        found = [(path, (a + b) / 2) for w, (path, a, b) in ranked if w >= limit and b - a > _NARROWEST]
-        self.done = enough or self.unbounded or not found[:left]
-        self.wanted = [] if self.done else found[:left]
+        middles = [(path, (a + b) / 2) for w, (path, a, b) in ranked if w >= limit and b - a > _NARROWEST]
+        self.done = enough or self.unbounded or not middles[:left]
+        self.wanted = [] if self.done else middles[:left]
         if self.done:
             self.nodes = []

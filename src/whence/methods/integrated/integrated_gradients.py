@@ -144,8 +144,8 @@ def _at_points(subject: Subject, paths: Paths, which: Tensor, alpha: Tensor, wei
     which, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (which, alpha))
     total: list[Any] = [0] * wide.rows
     with bar(len(rows), subject.progress, subject.method) as count:
-        for item, _, found in slopes(wide, paths, rows, which, alpha):
-            total[int(rows[item])] += float(weight[item % points]) * found
+        for item, _, slope in slopes(wide, paths, rows, which, alpha):
+            total[int(rows[item])] += float(weight[item % points]) * slope
             count()
     start = None if subject.baselines else _start(wide, paths).view(subject.rows, k)  # a path has its own
     per_row = {"gradient_evaluations": [k * points] * subject.rows}
@@ -183,9 +183,9 @@ def _refined(wide: Subject, paths: Paths, goal: Goal) -> list[State]:
             rows = torch.tensor([row for row, _ in asked], device="cpu")
             which = torch.tensor([point[0] for _, point in asked], device="cpu")
             alpha = torch.tensor([point[1] for _, point in asked], dtype=torch.float64, device="cpu")
-            for i, score, found in slopes(wide, paths, rows, which, alpha):
+            for i, score, slope in slopes(wide, paths, rows, which, alpha):
                 row, point = asked[i]
-                states[row].take(point, score, found)
+                states[row].take(point, score, slope)
             for row in dict.fromkeys(row for row, _ in asked):
                 states[row].judge(goal)
                 count(int(states[row].done))
@@ -221,8 +221,8 @@ def _per_unit(subject: Subject) -> Callable[[Tensor], Tensor] | None:
     ids = [subject.roles.get(input_of(key)) == "ids" for key in subject.values]
     hidden = [value.shape[-1] if token else 1 for token, value in zip(ids, subject.values.values(), strict=True)]
 
-    def summed(found: Tensor) -> Tensor:
-        parts = found.split(sizes, 1)
+    def summed(vectors: Tensor) -> Tensor:
+        parts = vectors.split(sizes, 1)
         return torch.cat([part.unflatten(1, (-1, h)).sum(2) for part, h in zip(parts, hidden, strict=True)], 1)
 
     return summed

@@ -94,12 +94,12 @@ def curve(subject: Subject, function: Callable[[Tensor], Any]) -> Paths:
 
     def points_at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
         points = [at(a) for a in alpha.tolist()]
-        found = []
+        sides = []
         for side in (0, 1):
             chosen = zip(rows.tolist(), points, strict=True)
             by_key = [{key: point[side][key][row] for key in keys} for row, point in chosen]
-            found.append({key: torch.stack([one[key] for one in by_key]) for key in keys})
-        return found[0], found[1]
+            sides.append({key: torch.stack([one[key] for one in by_key]) for key in keys})
+        return sides[0], sides[1]
 
     return Paths((1.0,), points_at)
 
@@ -109,7 +109,7 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
     names = inputs_of(subject.pinned().values)
     if isinstance(given, tuple) and len(given) == len(names):
         given = dict(zip(names, given, strict=True))
-    found = {}
+    by_key = {}
     for key, x in subject.pinned().values.items():
         name = input_of(key)
         value = given.get(name) if isinstance(given, Mapping) else given
@@ -123,8 +123,8 @@ def _values(subject: Subject, given: Any, what: str) -> Values:
             raise ParameterError(f"{what} of the path holds numbers that are not finite.")
         value = value.to(x)
         per_row = tuple(value.shape) == whole
-        found[key] = value[list(subject.row_numbers)] if per_row else value.expand_as(x)
-    return found
+        by_key[key] = value[list(subject.row_numbers)] if per_row else value.expand_as(x)
+    return by_key
 
 
 def _check_end(subject: Subject, end: Values) -> None:
@@ -152,9 +152,9 @@ def slopes(
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         values, velocity = paths.at(run, values_of(items, which, 0), values_of(items, alpha, 1))
         there = subject.take(run).valued(values)
-        found = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
+        gradients = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
         assert there.measured.score is not None
-        return there.measured.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in found.items()})
+        return there.measured.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in gradients.items()})
 
     return _one_by_one(subject, rows, work, cost=0.85)
 
@@ -162,10 +162,10 @@ def slopes(
 def _one_by_one(
     subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], cost: float
 ) -> Iterator[tuple[int, float, Tensor]]:
-    for items, (score, found) in in_batches(subject, rows, work, cost=cost):
+    for items, (score, slopes_there) in in_batches(subject, rows, work, cost=cost):
         for i, item in enumerate(items.tolist()):
             if item >= 0:
-                yield item, float(score[i]), found[i]
+                yield item, float(score[i]), slopes_there[i]
 
 
 def joined(values: Mapping[str, Tensor]) -> Tensor:

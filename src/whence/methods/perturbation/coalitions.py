@@ -50,7 +50,7 @@ class Players:
         subject, score = self.subject, self.subject.measured.score
         assert score is not None
         counts = [asked.count for asked in coalitions]
-        found = [torch.zeros(count, score.shape[1], dtype=torch.float64, device="cpu") for count in counts]
+        by_row = [torch.zeros(count, score.shape[1], dtype=torch.float64, device="cpu") for count in counts]
         rows = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
         numbers = torch.cat([torch.arange(count, device="cpu") for count in counts])
 
@@ -66,13 +66,13 @@ class Players:
                 real = items >= 0
                 for row in rows[items[real]].unique().tolist():
                     here = real & (rows[items] == row)
-                    found[row][numbers[items[here]]] = scores[here]
+                    by_row[row][numbers[items[here]]] = scores[here]
                 count(int(real.sum()))
-        return found
+        return by_row
 
     def spread(self, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
         """Each row's scores (n, k) at the elements of their units, or shared equally among them: (rows, k, …)."""
-        found = {}
+        by_key = {}
         for name, numbers in self.numbers.items():
             shape = self.subject.inputs[name].shape
             copies = shape[1:].numel() // numbers[0].numel()  # elements that one number stands for
@@ -81,8 +81,8 @@ class Players:
             keys = [key for key in self.subject.values if input_of(key) == name]
             for key in keys:  # the values of ids that enter two embeddings are summed later
                 value = self.subject.values[key]
-                found[key] = (whole / len(keys)).to(value.device, value.dtype)
-        return found
+                by_key[key] = (whole / len(keys)).to(value.device, value.dtype)
+        return by_key
 
     def empty_score(self, scores: Sequence[Tensor]) -> Tensor:
         """Each row's first score (rows, k), that of nobody: f(x'), except for what is never removed."""
@@ -92,15 +92,15 @@ class Players:
     def _values(self, rows: Tensor, inside: Sequence[Tensor]) -> dict[str, Tensor]:
         """The explained values of these rows: x inside a coalition, x' outside."""
         kept = [torch.cat([mask, mask.new_ones(len(mask), 1)], 1) for mask in inside]  # at -1: never removed
-        found = {}
+        by_key = {}
         for key, x in self.subject.values.items():
             numbers = self.numbers[input_of(key)]
             parts = [mask[:, numbers[row]] for row, mask in zip(rows.unique().tolist(), kept, strict=True)]
             keep = torch.cat(parts).to(x.device)  # (m, …)
             keep = keep.view(*keep.shape, *[1] * (x.dim() - keep.dim()))
             which = rows.to(x.device)
-            found[key] = torch.where(keep, x.index_select(0, which), self.reference[key].index_select(0, which))
-        return found
+            by_key[key] = torch.where(keep, x.index_select(0, which), self.reference[key].index_select(0, which))
+        return by_key
 
 
 def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor] | None = None) -> Players:
@@ -108,7 +108,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
     pinned = subject.pinned()
     given = unit_numbers(pinned, units) if numbers is None else numbers
     counts = [0] * pinned.rows
-    found = {}
+    by_input = {}
     for name in explained_inputs(pinned):
         shape = pinned.inputs[name].shape
         real = real_units(pinned, name, shape)
@@ -117,7 +117,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
             numbers_of = numbers_of.masked_fill(~real.cpu().view(*real.shape, *[1] * (len(shape) - 2)), -1)
         alike = real is None and len(given[name]) == 1 and len(set(counts)) == 1
         rows = [_from(numbers_of[row], counts[row]) for row in range(1 if alike else pinned.rows)]
-        found[name] = torch.stack([numbers for numbers, _ in rows]).expand_as(numbers_of)
+        by_input[name] = torch.stack([numbers for numbers, _ in rows]).expand_as(numbers_of)
         counts = [end for _, end in rows] * (pinned.rows if alike else 1)
     for row, count in enumerate(counts):
         if count == 0:
@@ -126,7 +126,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
                 "  Give some of its elements a number of at least 0."
             )
     with _replacing(subject):
-        return Players(pinned, subject.baselines[0].values(subject), found, counts)
+        return Players(pinned, subject.baselines[0].values(subject), by_input, counts)
 
 
 def counted(scores: Sequence[Tensor]) -> dict[str, list[int]]:
@@ -138,9 +138,9 @@ def _from(numbers: Tensor, first: int) -> tuple[Tensor, int]:
     """One row's numbers without gaps, from `first` on, and the next one."""
     real = numbers >= 0
     known, place = numbers[real].unique(return_inverse=True)
-    found = torch.full_like(numbers, -1)
-    found[real] = place + first
-    return found, first + len(known)
+    renumbered = torch.full_like(numbers, -1)
+    renumbered[real] = place + first
+    return renumbered, first + len(known)
 
 
 def _placed(scores: Tensor, numbers: Tensor, copies: int) -> Tensor:

@@ -69,7 +69,7 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
     game = players(subject, numbers={name: block_numbers(pinned.inputs[name].shape, axes[name]) for name in axes})
     windows = [_slid(game, row, axes, window, stride) for row in range(pinned.rows)]
     scores = game.evaluate(windows)
-    values = game.spread([_means(row, found[:1] - found) for row, found in zip(windows, scores, strict=True)])
+    values = game.spread([_means(row, score[:1] - score) for row, score in zip(windows, scores, strict=True)])
     return Answer(values, per_row=counted(scores))
 
 

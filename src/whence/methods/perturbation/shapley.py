@@ -43,11 +43,11 @@ def shapley(
     ranks = [None if n <= exact else _ranks(subject, row, n, samples) for row, n in enumerate(game.counts)]
     asked = [every(n) if rank is None else _walks(rank) for n, rank in zip(game.counts, ranks, strict=True)]
     scores = game.evaluate(asked)
-    found = [_exact(v) if rank is None else _sampled(v, rank) for v, rank in zip(scores, ranks, strict=True)]
+    estimates = [_exact(v) if rank is None else _sampled(v, rank) for v, rank in zip(scores, ranks, strict=True)]
     return Answer(
-        game.spread([mean for mean, _ in found], shared=True),
+        game.spread([mean for mean, _ in estimates], shared=True),
         start_score=game.empty_score(scores),
-        extras={"standard_error": game.spread([error for _, error in found], shared=True)},
+        extras={"standard_error": game.spread([error for _, error in estimates], shared=True)},
         per_row=counted(scores),
     )
 

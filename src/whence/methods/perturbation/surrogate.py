@@ -38,8 +38,8 @@ def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int
     coalitions = [_by_kernel(subject, row, n, samples) for row, n in enumerate(game.counts)]
     scores = game.evaluate([listed(z) for z, _ in coalitions])
     _warn_if_few(game, samples // 2, samples)
-    found = [_constrained(z, weight, v) for (z, weight), v in zip(coalitions, scores, strict=True)]
-    values = game.spread(found, shared=True)
+    fitted = [_constrained(z, weight, v) for (z, weight), v in zip(coalitions, scores, strict=True)]
+    values = game.spread(fitted, shared=True)
     return Answer(values, start_score=game.empty_score(scores), per_row=counted(scores))
 
 

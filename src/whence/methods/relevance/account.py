@@ -21,7 +21,7 @@ _LEAK = 1e-4  # of what started: more than this may not go without a word
 
 
 def account(
-    subject: Subject, ledger: Account | None, done: Pass, found: Mapping[str, Tensor], start: Tensor | None = None
+    subject: Subject, ledger: Account | None, done: Pass, relevance: Mapping[str, Tensor], start: Tensor | None = None
 ) -> dict[str, list[Any]]:
     """The receipt of each row: what started, what arrived, what was lost by kind and where, what passed each module.
 
@@ -31,7 +31,7 @@ def account(
     assert isinstance(ledger, Ledger)
     shape = done.score.shape
     begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
-    arrived, padding = _arrived(subject, found, shape)
+    arrived, padding = _arrived(subject, relevance, shape)
     entries = sorted(ledger.entries, key=lambda entry: entry.number)
     losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
     lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)
@@ -80,10 +80,10 @@ def account(
     return {"relevance": [each[0] if targets == 1 else each for each in lines]}
 
 
-def _arrived(subject: Subject, found: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:
+def _arrived(subject: Subject, relevance: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:
     """What came to the inputs, (rows, targets), and what came to padding, whose values are 0."""
     arrived, padding = torch.zeros(2, *shape, dtype=torch.float64, device="cpu")
-    for key, value in found.items():
+    for key, value in relevance.items():
         whole = value.detach().double()
         ids = subject.roles.get(input_of(key)) == "ids"
         real = real_units(subject, key, value[:, 0].shape) if ids else None
@@ -110,7 +110,7 @@ def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Ten
     rows, targets = shape
     zero = torch.zeros(rows, dtype=torch.float64, device="cpu")
     filled = [
-        torch.stack([zero if k >= len(c) or (found := c[k]) is None else found.cpu() for k in range(targets)], 1)
+        torch.stack([zero if k >= len(c) or (amount := c[k]) is None else amount.cpu() for k in range(targets)], 1)
         for c in columns
     ]
     return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64, device="cpu")

@@ -26,5 +26,5 @@ def cp_lrp(subject: Subject, *, positions: Positions = "token") -> Answer:
 
 def _relevance(subject: Subject, positions: Positions) -> Answer:
     done = relevance_pass(subject, subject.method, {}, positions, ahead=True)
-    found = {key: m * done.x[key] for key, m in done.pull().items()}
-    return Answer(found, per_row=account(subject, done.plan.ledger, done, found, done.score.detach()))
+    relevance = {key: m * done.x[key] for key, m in done.pull().items()}
+    return Answer(relevance, per_row=account(subject, done.plan.ledger, done, relevance, done.score.detach()))

@@ -51,5 +51,5 @@ def lrp(
     options = {"epsilon": epsilon, "gamma": gamma, "alpha": alpha, "beta": beta, "low": low, "high": high}
     done = relevance_pass(subject, composite, {**options, "stabilizer": stabilizer}, positions, ahead=True)
     scores = done.score.detach() if start == "logit" else None
-    found = done.pull(start=scores)
-    return Answer(found, per_row=account(subject, done.plan.ledger, done, found, scores))
+    relevance = done.pull(start=scores)
+    return Answer(relevance, per_row=account(subject, done.plan.ledger, done, relevance, scores))
