@@ -107,7 +107,7 @@ def test_images_with_masks_by_file(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--methods", "attcat", "--metrics", "aopc", "--epsilon", "3"], "has a parameter 'epsilon'"),
         (["--methods", "attcat", "--metrics", "segmentation_iou"], "needs masks"),
         (["--methods", "attcat", "--metrics", "aopc", "--out", "x.safetensors"], "ends in none of"),
-        (["--methods", "attcat", "--metrics", "aopc", "--at", "bert"], "metrics change inputs"),
+        (["--methods", "attcat", "--metrics", "aopc", "--at", "bert"], "metrics change the inputs"),
         (["--methods", "attcat", "--metrics", "aopc", "--target", "best"], 'Give "predicted"'),
     ],
 )
