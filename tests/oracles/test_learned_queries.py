@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import whence
 from tests.support.hf import ENDS, POSITION, SMALL, make
 
+ORACLE_OF = ("rollout", "generic_attention")
+
 IMAGE = 59  # the id in whose places the learned tokens are put
 READ, QUERIES, LENGTH = 9, 4, 10
 G = torch.Generator().manual_seed(0)

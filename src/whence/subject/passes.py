@@ -141,7 +141,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     leaves = flow.leaves.tensors
     facts = subject.measured
     if facts.score is None:
-        if chance.drawn_since(random):
+        if not subject.values and chance.drawn_since(random):  # what is substituted cannot be given to the plain model
             chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
         facts.score, facts.index = score.detach(), index
         if not callable(subject.target) and (taken := logits.scores_from(output)) is not None:
