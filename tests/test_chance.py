@@ -51,7 +51,7 @@ class LeavesOutZeros(nn.Module):
 @pytest.mark.parametrize("method", ["deeplift", "integrated_gradients"])
 def test_a_model_that_does_not_take_the_baseline(method: str) -> None:
     model = LeavesOutZeros()
-    with pytest.raises(whence.ModelError, match="It takes the inputs themselves, and not the values"):
+    with pytest.raises(whence.ModelError, match="It takes the inputs themselves, but not the values"):
         whence.explain(model, X, method=method, target=0)
     a = whence.explain(model, X, method=method, target=0, baseline=torch.full_like(X, 0.1))
     assert float(a.gap.max()) < 1e-5
