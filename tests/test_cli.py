@@ -557,6 +557,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow  # a page of one model stays in make test, below
 @pytest.mark.xdist_group("demo")
 def test_the_demo_writes_one_page_with_every_method(demo):
     html = demo.read_text()
@@ -569,6 +570,7 @@ def test_the_demo_writes_one_page_with_every_method(demo):
     assert "url(" not in html
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("demo")
 def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     sentence = demo.read_text().split('<section id="questions">')[0]
@@ -581,6 +583,7 @@ def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
     assert "rgba(33" not in parts["gradient"].split("<p class")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("demo")
 def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo):
     cases = demo.read_text().split('<section id="')[1:]
@@ -605,6 +608,7 @@ def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypa
     assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("demo")
 def test_the_demo_in_a_browser_asks_for_nothing(demo, tmp_path):
     dom, console, outside = chromium(demo, tmp_path, "--dump-dom")

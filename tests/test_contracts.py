@@ -46,6 +46,8 @@ def pairs(few: tuple[str, ...]) -> pytest.MarkDecorator:
 ON_EVERY_PAIR = pairs(FEW)
 ON_EVERY_PAIR_AGAIN = pairs(("residual_cnn", "bert_sdpa"))  # three passes and more: fewer of them in `make test`
 METHODS = pytest.mark.parametrize("method", list(whence.methods))
+FEW_METHODS = ["gradient", "smoothgrad", "integrated_gradients", "deeplift", "lrp", "rollout", "kernel_shap"]
+A_FEW_METHODS = pytest.mark.parametrize("method", mostly_slow(whence.methods, FEW_METHODS))
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning"),
@@ -204,7 +206,7 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
     assert float(torch.corrcoef(torch.stack([flat, true]))[0, 1]) > 0.95
 
 
-@METHODS
+@A_FEW_METHODS
 def test_four_threads_give_bit_equal_results(method: str) -> None:
     model, inputs = attentive(method, "residual_cnn").make()
     model.train()
@@ -300,10 +302,7 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or a == b
 
 
-@pytest.mark.parametrize(
-    "method",
-    mostly_slow(whence.methods, ["gradient", "smoothgrad", "integrated_gradients", "deeplift", "lrp", "rollout"]),
-)
+@A_FEW_METHODS
 def test_nothing_waits_for_the_garbage_collector(method: str) -> None:
     """A graph that holds its pass, which holds the graph, would fill the memory of a long run."""
     model, inputs = CASES["bert_sdpa"].make()

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import whence
+from tests.support.slow import mostly_slow
 from whence import cli, zoo
 from whence.zoo import molecules
 from whence.zoo.images import Gray
@@ -381,7 +382,7 @@ def test_half_a_character_is_named():
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, ["questions"]))
 def test_the_shipped_weights_score_what_the_card_says(name, data):
     data(SETS[name])
     if name.startswith("fashion"):
