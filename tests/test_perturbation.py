@@ -385,6 +385,6 @@ def test_a_picture_of_many_pixels_costs_what_it_should() -> None:
 
 @EVERY
 def test_a_baseline_without_a_score_is_named(method: str) -> None:
-    with pytest.raises(whence.ModelError, match="in the place of units(.|\n)*give another baseline="):
+    with pytest.raises(whence.ModelError, match="replaces units by the baseline(.|\n)*give another baseline="):
         explain(lambda x: x.log().sum(1), torch.ones(2, 3), method)
     assert explain(lambda x: x.log().sum(1), torch.ones(2, 3), method, baseline=0.5).values.shape == (2, 3)

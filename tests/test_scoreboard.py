@@ -451,7 +451,7 @@ def test_rows_without_a_label_do_not_count() -> None:
     )
     cell = board["gradient", "perturbation_positive"]
     assert (cell.rows, cell.parts["base accuracy"]) == (4, 1)
-    assert [f.why for f in board.failures] == ["The row has no label.", "The label is 7, and the model has 3 classes."]
+    assert [f.why for f in board.failures] == ["The row has no label.", "The label is 7, but the model has 3 classes."]
 
 
 def test_a_single_logit_decides_by_its_sign() -> None:
