@@ -147,7 +147,7 @@ def test_a_shifted_window_is_spread_to_the_tokens_it_holds() -> None:
         reading = read(subject, lambda m, a, g: a.mean(1), gradient=False)
     block = model.swin.encoder.layers[0].blocks[1]
     assert block.shift_size == 2
-    found = reading.maps[1].found[0]  # (rows, 64, 64)
+    found = reading.maps[1].reduced[0]  # (rows, 64, 64)
     close(found.sum(-1), torch.ones(2, 64).double(), 1e-6)
     x = torch.randn(1, 64, 8).double()
     slope = torch.autograd.functional.jacobian(lambda t: block(t, (8, 8))[0].sum((0, 2)), x)[:, 0].abs().sum(-1)

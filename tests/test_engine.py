@@ -136,7 +136,7 @@ def test_a_rule_of_the_wrong_shape_is_named() -> None:
     def wrong(call: whence.Call, m: Tensor) -> Tensor:
         return m[:, :1]
 
-    with pytest.raises(whence.RuleError, match=r"'wrong' for 'relu'.*gave \[\(2, 1\)\].*\[\(2, 8\)\]"):
+    with pytest.raises(whence.RuleError, match=r"'wrong' for 'relu'.*returned \[\(2, 1\)\].*\[\(2, 8\)\]"):
         guided(lambda x: F.relu(x @ W) @ V, rules={"relu": wrong})
 
 
