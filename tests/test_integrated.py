@@ -153,7 +153,7 @@ FROM_THE_MEAN = r"rows \[0, 1\].*the baseline there is the mean embedding"
 
 def test_zero_embeddings_under_an_rms_norm_are_flagged_with_the_advice() -> None:
     model, inputs = family("llama")
-    with pytest.warns(whence.WhenceWarning, match=r'the line leaves the baseline.*"pad" or "mean"'):
+    with pytest.warns(whence.WhenceWarning, match=r'the path leaves the baseline.*"pad" or "mean"'):
         a = ig(model, inputs, target=FAMILIES["llama"].target, baseline=0)
     assert not any(a.receipt["converged"])
     assert max(a.receipt["gradient_evaluations"]) < 40  # where there is no integral, none is looked for

@@ -146,7 +146,7 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
         )  # fmt: skip
     other = tmp_path / "other"
     other.write_bytes(b"\x80\x04 not JSON")
-    with pytest.raises(whence.FileError, match="no result file"):
+    with pytest.raises(whence.FileError, match="not a result file"):
         run(other)
     assert other.read_bytes() == b"\x80\x04 not JSON"
     with pytest.raises(whence.FileError, match="no place for a result file"):
@@ -176,7 +176,7 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
         ({"data": X[:0]}, whence.InputError, "The data set is empty"),
         ({"data": 7}, whence.InputError, "data is int"),
         ({"data": [{"inputs": X[0], "lable": 1}]}, whence.InputError, "Row 0 has an entry 'lable'"),
-        ({"labels": [1]}, whence.InputError, "has 1 entries, and there are 6 rows"),
+        ({"labels": [1]}, whence.InputError, "has 1 entries, but there are 6 rows"),
         ({"labels": ["yes"] * 6, "metrics": ["perturbation_positive"]}, whence.TargetError, "The label of row 0"),
         ({"target": "label"}, whence.InputError, "needs labels"),
         ({"target": 7}, whence.TargetError, "there is no class 7: the output has 2 classes"),
@@ -568,8 +568,8 @@ def test_masks_of_cropped_images_have_the_size_that_the_model_sees() -> None:
 
     view = View(case, "g", torch.zeros(36).double(), 0, None, torch.zeros(2), 0)  # type: ignore[arg-type]
     assert on_mask(view, 255)[0].shape == (12, 12)
-    with pytest.raises(whence.InputError, match="sees a part only"):
-        on_mask(replace(view, case=replace(case, cropped=True)), 255)
+    with pytest.raises(whence.InputError, match="sees only a part"):
+        on_mask(replace(view, example=replace(case, cropped=True)), 255)
 
 
 def test_another_call_does_not_get_the_results_of_this_one(tmp_path: Path) -> None:
