@@ -357,7 +357,7 @@ def test_switches_that_do_not_apply_are_said() -> None:
     t5, bert = FAMILIES["t5"], FAMILIES["bert"]
     with pytest.raises(whence.ParameterError, match="identity=False is defined for models without cross-attention"):
         whence.explain(t5.build("sdpa"), t5.inputs(), method="generic_attention", target=t5.target, identity=False)
-    with pytest.raises(whence.InputError, match="attention_flow is defined for one stream"):
+    with pytest.raises(whence.InputError, match="attention_flow is defined for one sequence"):
         whence.explain(t5.build("sdpa"), t5.inputs(), method="attention_flow", target=t5.target)
     with pytest.raises(whence.ParameterError, match="start_layer=5 is not allowed"):
         whence.explain(bert.build("sdpa"), bert.inputs(), method="rollout", start_layer=5)
