@@ -31,6 +31,7 @@ def maps(values: Any) -> dict[str, Tensor]:
     return values if isinstance(values, dict) else {"": values}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(ATTENTIVE, ["bert", "t5", "vit"]))
 def test_every_family_with_fused_and_with_eager_attention(name: str) -> None:
     family = FAMILIES[name]
@@ -61,6 +62,7 @@ def test_maps_are_the_same_fused_and_eager(name: str) -> None:
         close(a, b, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", mostly_slow(["bert", "gpt2", "t5", "bart", "clip", "lxmert", "swin"], ["bert", "swin"])
 )

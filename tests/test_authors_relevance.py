@@ -16,6 +16,7 @@ pytestmark = pytest.mark.shared
 RULES = {"chefer": "ours.", "orig": ""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", mostly_slow(["sdpa", "eager"], ["sdpa"]))
 @pytest.mark.parametrize("tag", ["pred", "other"])
 @pytest.mark.parametrize("case", ["full", "pad", "maskspecial"])

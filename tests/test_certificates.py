@@ -44,6 +44,7 @@ def measured(make: Callable[[int], Case], tolerance: float) -> Held:
     return held(replace(make(8), points=5000), tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.05, 0.01])
 def test_rows_are_within_the_tolerance_and_below_what_the_receipt_says(tolerance: float) -> None:
     found = [measured(make, tolerance) for make in FEW.values()]

@@ -303,6 +303,7 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or a == b
 
 
+@pytest.mark.slow
 @A_FEW_METHODS
 def test_nothing_waits_for_the_garbage_collector(method: str) -> None:
     """A graph that holds its pass, which holds the graph, would fill the memory of a long run."""

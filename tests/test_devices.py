@@ -103,6 +103,7 @@ def test_nor_for_traces_comparisons_files_and_pages(tmp_path: Path) -> None:
     assert torch.equal(again.values, a.values)
 
 
+@pytest.mark.slow
 def test_nor_for_scores_and_properties() -> None:
     model, x = CASES["mlp_functional"].make()
 

@@ -65,6 +65,7 @@ def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+@pytest.mark.slow
 def test_the_worked_example_of_a_new_method_works(tmp_path: Path) -> None:
     """The diff in docs/architecture.md, applied to a copy: one source file and its oracle are all there is to write."""
     (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.S)

@@ -524,6 +524,7 @@ def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, m
 OF_TOKENS = [name for name, m in whence.metrics.items() if m.facts.get("of") in (None, "tokens")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", mostly_slow(OF_TOKENS, {*OF_TOKENS} - {*LONG}))
 def test_padding_matters_to_no_metric(metric: str) -> None:
     model, rows = tiny_bert(), token_rows()

@@ -78,6 +78,7 @@ UNITS: list[tuple[str, Any, Tensor]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("units", "numbers"), [case[1:] for case in UNITS], ids=[case[0] for case in UNITS])
 @EVERY
 def test_units_of_an_image(method: str, units: Any, numbers: Tensor) -> None:

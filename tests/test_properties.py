@@ -59,6 +59,7 @@ def case(model: Any, x: Any, **options: Any) -> Probe:
 # ---- the textbook's table ----
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("seeds")
 @pytest.mark.parametrize("name", STATED)
 @pytest.mark.parametrize("place", range(4), ids=CHEAP)
@@ -216,6 +217,7 @@ def test_functional_relus_are_rewritten_too() -> None:
 # ---- the same whatever the order and the seed ----
 
 
+@pytest.mark.slow
 def test_rows_in_another_order_give_the_same_table() -> None:
     one, two = (whence.axioms(net(), x, methods=CHEAP) for x in (rows(), rows().flip(0)))
     for key, cell in one.items():
@@ -223,6 +225,7 @@ def test_rows_in_another_order_give_the_same_table() -> None:
         assert two[key].number == pytest.approx(cell.number, rel=1e-6, abs=1e-9), key
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_table_and_another_the_same_verdicts() -> None:
     methods = ["gradient", "integrated_gradients"]
     one, same, other = (whence.axioms(net(), rows(2), methods=methods, seed=s) for s in (0, 0, 5))

@@ -149,7 +149,7 @@ def test_a_result_file_is_of_one_evaluation(tmp_path: Path) -> None:
     with pytest.raises(whence.FileError, match="not a result file"):
         run(other)
     assert other.read_bytes() == b"\x80\x04 not JSON"
-    with pytest.raises(whence.FileError, match="no place for a result file"):
+    with pytest.raises(whence.FileError, match="not a place for a result file"):
         run(tmp_path)
 
 

@@ -57,6 +57,7 @@ def test_a_vit_on_digits(output: str) -> None:
     assert_smooth(trained.vit(50), output, steps=800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", mostly_slow(["logit", "probability"], ["logit"]))
 def test_a_max_pool_cnn_on_digits(output: str) -> None:
     assert_kinked(trained.cnn(100), output, steps=2048, flagged=0.1)
@@ -110,11 +111,13 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+@pytest.mark.slow
 def test_deeplift_on_digits() -> None:
     assert_sums_up(trained.vit(32))
     assert_sums_up(trained.cnn(32))
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("baseline", ["zero", "pad"])
 def test_deeplift_on_toxic_posts(baseline: str) -> None:
@@ -129,6 +132,7 @@ def test_deeplift_on_pairs_of_sentences() -> None:
     assert_sums_up(trained.sentences(16))
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("depth", [3, 9])
 def test_deeplift_on_cifar(depth: int) -> None:

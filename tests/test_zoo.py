@@ -57,6 +57,7 @@ def loaded(request):
 # ---- as a new user would ----
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:integrated_gradients. from an embedding of zeros")  # molecules' atoms are normed
 def test_explain_and_show_the_examples(loaded, capsys, tmp_path):
     name, model = loaded

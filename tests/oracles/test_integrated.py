@@ -137,6 +137,7 @@ def test_a_single_kink_is_found_where_tangents_meet() -> None:
     close(a.values, x * (share * w + row(1.0, 0.0, 0.0)), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AdaptiveMaxPool2d(3), nn.LeakyReLU(0.1)])
 def test_deep_nets_with_maxima_are_within_the_tolerance(pool: nn.Module) -> None:
     torch.manual_seed(1)

@@ -129,6 +129,7 @@ def test_against_the_models_own_maps(name: str) -> None:
         close(a.values, case.lay(line), case.rtol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, "big_bird"])
 def test_every_method_gives_an_answer(name: str) -> None:
     case = CASES.get(name, BLOCKS)

@@ -427,12 +427,13 @@ PAIRS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 ROWS = st.lists(st.lists(st.integers(-16, 16), min_size=16, max_size=16), min_size=2, max_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("composite", "pair"), [
     ("chefer", "elementwise"), ("z_plus", "elementwise"), ("gamma", "elementwise"),
     ("epsilon", "elementwise"), ("epsilon", "linear"),
 ])  # fmt: skip
 @pytest.mark.parametrize("start", ["one", "logit"])
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(rows=ROWS)
 @example(rows=[[8] * 8 + [-8] * 8, [16] * 8 + [0] * 8])
 @example(rows=[[8, -8] * 4 + [16] * 8, [1] * 16])
