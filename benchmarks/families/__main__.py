@@ -124,7 +124,7 @@ def _work(name: str, methods: tuple[str, ...], file: Path) -> None:
 
 def _fingerprint() -> str:
     files = sorted([*Path(whence.__file__).parent.rglob("*.py"), *Path(__file__).parent.glob("*.py")])
-    files += [ROOT / "tests" / "hf.py"]
+    files += [ROOT / "tests" / "support" / "hf.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
