@@ -141,3 +141,14 @@ def test_tokens_beside_their_neighbours_keep_their_places(method: str) -> None:
     )  # fmt: skip
     model = make(hf.MobileBertForSequenceClassification, config, "eager")
     assert whence.explain(model, words(), method=method, target=0).values.shape == (2, 8)
+
+
+@pytest.mark.parametrize("name", ["layoutlm", "whisper", "qwen2_vl"])
+def test_boxes_frames_and_packed_patches_keep_their_layout(name: str) -> None:
+    """Several ids per token, frames that a convolution makes, all rows' patches one under another."""
+    from benchmarks.families import FAMILIES as CASES
+    from benchmarks.families import check
+
+    cells: dict[str, Any] = {}
+    check.examine(CASES[name], lambda method, cell: cells.update({method: cell}), names=("rollout",))
+    assert cells["rollout"].verdict == "ok", cells["rollout"]

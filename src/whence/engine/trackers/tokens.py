@@ -255,8 +255,8 @@ class Tokens(Tracker):
         if first.shape[2:] == output.shape[2:]:
             return (numbers[:, :1].expand(output.shape),)
         one = numbers[(slice(None), *[slice(1)] * (numbers.dim() - 1))]
-        if bool((numbers == one).all()):
-            return (one.expand(output.shape),)  # each window is one token's: patches that came cut
+        if len(numbers) != self.rows and bool((numbers == one).all()):
+            return (one.expand(output.shape),)  # all rows' patches, one under another: each window is one token's
         lines = numbers.flatten(1).amax(1)
         source = self.sources.of(int(lines.max()))
         if source is None or len(output) % self.rows:

@@ -75,7 +75,8 @@ def _by_input(reading: Reading, scores: Scores, padding: bool) -> tuple[dict[str
             by_key[key] = _laid_out(subject, name, values, padding)
         else:
             nowhere += [name] if first and name not in reading.tokens.shared else []
-            shape = value.shape[1:2] if value.dim() < 4 else value.shape[-2:]
+            image = value.dim() > 3 and subject.roles.get(name) != "ids"
+            shape = value.shape[-2:] if image else value.shape[1:2]
             by_key[key] = score.new_zeros(len(score), score.shape[1], *shape)
     return by_key, nowhere
 
