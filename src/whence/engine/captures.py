@@ -57,14 +57,16 @@ class Captures(Tracker):
     """What to read (`wants`) and what to replace (`edit`); what was read is in `values`."""
 
     def __init__(
-        self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None
-    ) -> None:
+        self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
         self.wants, self.edit, self.tell = wants, edit, tell
         self.tokens: Tokens | None = None  # follow which token each entry stands for
         self.values: dict[Site, Tensor] = {}  # copies, because the model may overwrite what was read
         self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
         self.projections = False  # follow which state queries are projected from
-        self.attention = 0  # attention calls met
+        self.counts = counts or self.active  # find attention
+        self.attention = 0  # calls of it met
         self._calls: Counter[tuple[str, str]] = Counter()
 
     @property

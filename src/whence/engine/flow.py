@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence.engine import custom_functions
@@ -40,6 +40,7 @@ from whence.engine.log import Log, lose, no_derivative, no_rule
 from whence.engine.nodes import Signal, only_views, run_with_rule
 from whence.engine.operands import Operands
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
+from whence.engine.paths import Paths
 from whence.engine.plan import Plan, trackers_of
 from whence.engine.scope import observe
 from whence.engine.tape import Tape
@@ -76,7 +77,7 @@ class Flow(TorchFunctionMode):
     def __init__(
         self, plan: Plan, *, rules: Mapping[str, Rule] | None = None, leaves: Leaves | None = None,
         captures: Captures | None = None, tape: Tape | None = None, trackers: Sequence[Tracker] = (),
-        log: Log | None = None, method: str = "this method", refuse: bool = False,
+        log: Log | None = None, method: str = "this method", refuse: bool = False, root: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.plan, self.rules = plan, dict(plan.rules or {} if rules is None else rules)
@@ -84,7 +85,6 @@ class Flow(TorchFunctionMode):
         self.log, self.method, self.refuse = log or Log(), method, refuse
         self.records = tape is not None and not tape.replays
         self.replays = tape is not None and tape.replays
-        self.path: list[str] = []  # the modules that are running now, kept by hooks
         self.thread = threading.get_ident()
         self.suspended = False
         self.opening = 0  # how deep in the forwards of custom functions
@@ -94,15 +94,21 @@ class Flow(TorchFunctionMode):
         self._strict = bool(plan.rules) and "*" not in (plan.rules or {})
         self._signal = Signal()
         self._known_rules: dict[tuple[str, str], Rule | None] = {}  # rules by family and spelling
-        self._operands = Operands(plan.parameters)
         self._expanding: list[str] = []
         self._visiting = False
         self._outer: Flow | None = None
-        self._marks = Marks(not plan.gradient and (self.records or self.captures.active or plan.marks))
+        self._paths = Paths(root)
+        self.here = self._paths.running  # the path of the module that runs now
+        marks = Marks(
+            not plan.gradient and (self.records or self.captures.active or plan.marks), self.log.unseen, self.here
+        )
+        self.mark, self.is_live = marks.put, marks.is_live
+        self._operands = Operands(plan.parameters, marks.is_live)
         self._propagates = plan.gradient or tape is not None
         self._through = plan.through and tape is not None
         self._ahead = self.replays if plan.ahead is None else plan.ahead
         self.trackers = [*trackers, *trackers_of(plan, self.captures, tape, self.leaves.rows)]
+        self._untracked = not self.trackers and self.log.steps is None
         self._orders = next((tracker for tracker in self.trackers if isinstance(tracker, Orders)), None)
         self._begin, self._copy = hooks(self.trackers, "begin"), hooks(self.trackers, "copy")
         self._before, self._describe = hooks(self.trackers, "before"), hooks(self.trackers, "describe")
@@ -112,6 +118,7 @@ class Flow(TorchFunctionMode):
 
     def __enter__(self) -> Flow:
         self._outer = custom_functions.listen(self)
+        self._paths.begin()
         super().__enter__()
         return self
 
@@ -119,6 +126,7 @@ class Flow(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
+        self._paths.end()
         custom_functions.leave(self._outer)
         if error is None and self.tape is not None and self.replays:
             self.tape.finish()
@@ -166,30 +174,9 @@ class Flow(TorchFunctionMode):
         """Whether some rule is other than the derivative."""
         return any(rule is not derivative for rule in self.rules.values())
 
-    def here(self) -> str:
-        """The path of the module that runs now."""
-        return self.path[-1] if self.path else ""
-
     def is_on(self) -> bool:
         """Whether the model's code runs now, and not an op's."""
         return not self.suspended and self in torch.overrides._get_current_function_mode_stack()
-
-    # ---- liveness ----
-
-    def mark(self, tensor: Tensor) -> None:
-        self._marks.put(tensor)
-
-    def is_live(self, tensor: Tensor) -> bool:
-        if not self._marks.can_be_live(tensor):
-            return False
-        if self._marks.on(tensor):
-            return True
-        unseen = self._marks.unseen(tensor)
-        if unseen is None:
-            return False
-        self.log.unseen.update((name, self.here()) for name in unseen)
-        self.mark(tensor)
-        return True
 
     # ---- the handler ----
 
@@ -216,12 +203,13 @@ class Flow(TorchFunctionMode):
 
     def handle(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of the model's, which runs once: expanded, followed as a live op, or as it is."""
-        self._operands.forget(observe(spelled, args, kwargs))
+        if spelled.observed or kwargs:
+            self._operands.forget(observe(spelled, args, kwargs))
         live: list[Tensor] = []
         loose: list[Tensor] = []
-        sort, is_live = self._operands.sorted_out, self.is_live
-        used = tuple([sort(a, is_live, live, loose) for a in args])
-        named = {key: sort(a, is_live, live, loose) for key, a in kwargs.items()}
+        sort = self._operands.sorted_out
+        used = tuple([sort(a, live, loose) for a in args])
+        named = {key: sort(a, live, loose) for key, a in kwargs.items()} if kwargs else {}
         if self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, func, used, named)
         if spelled.blind and live and self._propagates and spelled.name not in self.rules:
@@ -236,7 +224,8 @@ class Flow(TorchFunctionMode):
 
     def _plainly(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """As plain autograd does it, but for parameters, and what is written to is remembered all the same."""
-        self._operands.forget(observe(spelled, args, kwargs))
+        if spelled.observed or kwargs:
+            self._operands.forget(observe(spelled, args, kwargs))
         used = tuple(map(self._operands.plain, args))
         named = {key: self._operands.plain(a) for key, a in kwargs.items()}
         given, named = protected(spelled.name, used, named)
@@ -299,13 +288,15 @@ class Flow(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Run an op on live tensors, by its rule if it has one, and have every tracker follow it."""
         name, family = spelled.name, spelled.family or family_of(spelled.name, args, kwargs, live)
-        weights = None if self._visiting else self.captures.weights(family, live)
+        rule = self._rule(family, name)
+        if self._untracked and (rule is derivative or (rule is None and not self._strict)):
+            return self._differentiated(spelled, family, rule, func, args, kwargs)
+        weights = None if self._visiting or not self.captures.counts else self.captures.weights(family, live)
         if weights is not None:
             args, kwargs, live = self._visited(weights, args, kwargs, live)
-        op = Op(name, family, self.here(), func, args, kwargs, live, loose)
+        op = Op(name, family, self.here(), func, args, kwargs, live, loose, rule=rule)
         if spelled.writes_to_first(args, kwargs):
             op.target = target_of(args, kwargs)
-        op.rule = rule = self._rule(family, name)
         when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
         if rule is not None and rule is not derivative and not isinstance(op.target, list | tuple):
             op.ruled = bool(loose) if when else not only_views(op)
@@ -316,20 +307,39 @@ class Flow(TorchFunctionMode):
             op.ruled = op.ruled and (when is None or (when(op.call) and not only_views(op)))
         op.result = self._run(op)
         op.results = list(tensors_in(op.result))
-        op.outputs = [*op.results]
-        for written in tensors_in(op.target):
-            op.outputs += [t for t in (written, written._base) if t is not None]
-        for tensor in op.outputs:
-            self.mark(tensor)
+        op.outputs = self._marked(op.results, op.target)
         applied = rule if op.ruled or rule is derivative else None
         titled = getattr(applied, "named", None)  # a rule that depends on the call
         title = titled(op.call) if titled is not None and op.call is not None else None
-        op.step = self.log.note(name, family, op.path, applied, op.outputs, title)
+        title = self.log.note(name, family, applied, op.outputs, title)
+        if title is not None and self.log.steps is not None:
+            op.step = self.log.note_step(op, title)
         for follow in self._follow:
             follow(op)
         if getattr(rule, "generic", self._strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(op)
         return op.result
+
+    def _differentiated(
+        self, spelled: Spelling, family: str, rule: Rule | None, func: Any, args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """An op that takes the derivative, in a pass that follows nothing: marked, counted, and left to autograd."""
+        result = in_rows(spelled.name, func(*args, **kwargs))
+        results = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+        target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
+        self.log.note(spelled.name, family, rule, self._marked(results, target))
+        return result
+
+    def _marked(self, results: list[Tensor], target: Any) -> list[Tensor]:
+        """What is live now: an op's results, what it wrote to, and of what that is a view."""
+        outputs = results
+        if target is not None:
+            written = [t for own in tensors_in(target) for t in (own, own._base) if t is not None]
+            outputs = [*results, *written]
+        for tensor in outputs:
+            self.mark(tensor)
+        return outputs
 
     def _run(self, op: Op) -> Any:
         if op.call is not None:

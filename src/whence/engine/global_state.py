@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,12 @@ def _autocast(device: str) -> tuple[Flag, ...]:
     )
 
 
+@cache
 def _own_flags() -> tuple[Flag, ...]:
     return (*_OWN_FLAGS, *(flag for device in devices() for flag in _autocast(device)))
 
 
+@cache
 def devices() -> tuple[str, ...]:
     """The CPU, and the accelerator if there is one."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -70,17 +73,49 @@ def devices() -> tuple[str, ...]:
 
 
 def _read(flags: tuple[Flag, ...]) -> list[tuple[Flag, Any]]:
-    values = []
-    for flag in flags:
-        with suppress(RuntimeError):  # torch refuses to name a precision that was set in two ways
-            values.append((flag, flag[0]()))
-    return values
+    try:
+        return [(flag, flag[0]()) for flag in flags]
+    except RuntimeError:  # torch refuses to name a precision that was set in two ways
+        values = []
+        for flag in flags:
+            with suppress(RuntimeError):
+                values.append((flag, flag[0]()))
+        return values
 
 
 def _put_back(values: list[tuple[Flag, Any]]) -> None:
     for (read, write), value in values:
         if read() != value:
             write(value)
+
+
+class _NumpyState:
+    """NumPy's global random state, of which building the full one takes longer than a small explanation.
+
+    The memory of the generator (624 words and a position) tells whether anything was drawn. Only where a second normal
+    number waits from the last pair, which can be drawn without a trace there, the full state is read each time.
+    """
+
+    _BYTES = 625 * 4
+
+    def __init__(self) -> None:
+        self._memory, self._full = b"", np.random.get_state(legacy=False)
+
+    def save(self) -> None:
+        memory = self._read()
+        if not memory or memory != self._memory or self._full["has_gauss"]:
+            self._memory, self._full = memory, np.random.get_state(legacy=False)
+
+    def restore(self) -> None:
+        if not self._memory or self._full["has_gauss"] or self._read() != self._memory:
+            np.random.set_state(self._full)
+
+    def _read(self) -> bytes:
+        """The memory of the global generator; nothing if it is one of another kind."""
+        generator = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None
+        if not isinstance(generator, np.random.MT19937):
+            return b""
+        return ctypes.string_at(generator.ctypes.state_address, self._BYTES)
 
 
 class _Process:
@@ -91,10 +126,12 @@ class _Process:
     random: tuple[Any, ...] = ()
     flags: list[tuple[Flag, Any]] = []  # noqa: RUF012
     stance: Any = None
+    numpy = _NumpyState()
 
     def enter(self) -> None:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self.random = random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+        self.random = random.getstate(), torch.get_rng_state(), cuda
+        self.numpy.save()
         self.flags = _read(_FLAGS)
         self.drew = False
         if "torch._dynamo" in sys.modules:  # a compiled part would trace through the engine
@@ -108,9 +145,9 @@ class _Process:
             self.stance = None
 
     def restore(self) -> None:
-        python, numpy, state, cuda = self.random
+        python, state, cuda = self.random
         random.setstate(python)
-        np.random.set_state(numpy)
+        self.numpy.restore()
         if self.drew or threading.active_count() == 1:  # else what another thread drew would be drawn again
             torch.set_rng_state(state)
             if cuda is not None:

@@ -1,9 +1,9 @@
-"""Hooks that tell a pass which module is running, show it what enters and leaves, and are gone when the pass ends."""
+"""Hooks that show a pass what enters and leaves modules, where it asks for that; they are gone when the pass ends."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,39 +18,41 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
-    """Keep `flow.path` for the length of the block; passes in other threads are not affected."""
+    """For the length of the block this pass sees modules' inputs and outputs; those of other threads do not."""
     handles = []
 
     def ours() -> bool:
         return threading.get_ident() == flow.thread and not flow.suspended
 
     def watch(path: str, module: nn.Module) -> None:
-        depth: list[int] = []  # of each running call: a hook of the user's may raise before or after ours
-
         def enter(module: nn.Module, args: Any, kwargs: Any = None) -> Any:  # None: another thread, half-way through
-            if not ours():
-                return None
-            depth.append(len(flow.path))
-            flow.path.append(path)
-            return _entering(flow, path, args, kwargs) if flow.captures.active else None
+            return _entering(flow, path, args, kwargs) if ours() else None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
-            if not ours() or not depth:
-                return None
-            del flow.path[depth.pop() :]
-            return None if output is None else _leaving(flow, path, module, output)
+            return _leaving(flow, path, module, output) if ours() and output is not None else None
 
-        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(module.register_forward_hook(leave, always_call=True))
+        if flow.captures.active:
+            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_hook(leave))
 
     try:
-        for path, module in root.named_modules() if root is not None else ():
+        for path, module in _concerned(root, flow):
             if not isinstance(module, torch.jit.ScriptModule):
                 watch(path, module)
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _concerned(root: nn.Module | None, flow: Flow) -> Iterable[tuple[str, nn.Module]]:
+    """All modules where values are read or detached on the way, else the one whose output is explained."""
+    if root is None:
+        return ()
+    if flow.captures.active or flow.plan.detach_at is not None:
+        return root.named_modules()
+    path = flow.leaves.path
+    return [(path, root.get_submodule(path))] if path else ()
 
 
 def _entering(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Callable, Container
 from typing import Any
 
 from torch import Tensor
@@ -24,10 +25,13 @@ def born_in_a_pass(tensor: Tensor) -> bool:
 
 
 class Marks:
-    """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so."""
+    """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so.
 
-    def __init__(self, tracks: bool) -> None:
-        self._tracks = tracks
+    What ran where the mode could not see is counted in `unseen`, with the module in which it came back.
+    """
+
+    def __init__(self, tracks: bool, unseen: Counter[tuple[str, str]], here: Callable[[], str]) -> None:
+        self._tracks, self._unseen, self._here = tracks, unseen, here
         self._token = object()  # not the pass: a tensor must not keep it alive
         self._nodes: set[Any] = set()  # graph nodes whose op was seen
         self._dead: set[Any] = set()  # graph nodes that depend on nothing live
@@ -37,16 +41,19 @@ class Marks:
             store.put(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
 
-    def can_be_live(self, tensor: Tensor) -> bool:
-        return tensor.requires_grad or self._tracks
-
-    def on(self, tensor: Tensor) -> bool:
-        """Whether a tensor is marked, and was not written to since where we cannot see."""
-        return store.get(tensor, _MARK) is self._token and (tensor.grad_fn in self._nodes or not tensor.requires_grad)
-
-    def unseen(self, tensor: Tensor) -> list[str] | None:
-        """A tensor without a mark is live if its graph reaches a known node: what lies between, or None."""
-        return None if tensor.grad_fn is None else between(tensor.grad_fn, self._nodes, self._dead)
+    def is_live(self, tensor: Tensor) -> bool:
+        """Whether a tensor is marked (and was not written to since), or its graph reaches a node that is known."""
+        grows = tensor.requires_grad
+        if not (grows or self._tracks):
+            return False
+        if store.get(tensor, _MARK) is self._token and (not grows or tensor.grad_fn in self._nodes):
+            return True
+        unseen = None if tensor.grad_fn is None else between(tensor.grad_fn, self._nodes, self._dead)
+        if unseen is None:
+            return False
+        self._unseen.update((name, self._here()) for name in unseen)
+        self.put(tensor)
+        return True
 
 
 def between(node: Any, known: Container[Any], dead: set[Any]) -> list[str] | None:

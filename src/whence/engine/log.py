@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from whence.engine.call import Rule, keys, rule_name
 from whence.errors import ModelError, NoRule
+
+if TYPE_CHECKING:
+    from whence.engine.trackers import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,10 @@ class Log:
     """Counts of live ops by what they got; with `trace`, each of them in order."""
 
     def __init__(self, trace: bool = False) -> None:
-        self.ops: Counter[tuple[str, str, str]] = Counter()  # (family, path, rule)
+        self.ops: Counter[tuple[str, str]] = Counter()  # (family, rule)
         self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
         self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
-        self.used: set[str] = set()  # names, families and groups of the ops that got a rule
+        self.ruled: set[tuple[str, str]] = set()  # (family, name) of the ops that got a rule
         self.steps: list[Step] | None = [] if trace else None
         self.families: set[str] = set()  # of all live ops, with a graph or without
         self.bytes = 0  # of the live ops' results
@@ -41,28 +44,38 @@ class Log:
         self.lost: dict[tuple[str, str], list[float]] = {}  # what local path integrals missed, in units of the score
         self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
-    def note(
-        self, name: str, family: str, path: str, rule: Rule | None, outputs: Sequence[Tensor], title: str | None = None
-    ) -> Step | None:
-        """Take down one live op; comparisons and arg-maxima, whose results are constants, are none.
+    @property
+    def used(self) -> set[str]:
+        """Names, families and groups of the ops that got a rule."""
+        return {key for family, name in self.ruled for key in keys(family, name)}
 
-        What comes back is its step in a trace.
+    def note(
+        self, name: str, family: str, rule: Rule | None, outputs: Sequence[Tensor], title: str | None = None
+    ) -> str | None:
+        """Take down one live op and give the title of what it got.
+
+        None for comparisons and arg-maxima, whose results are constants, and where nothing is counted.
         """
         self.families.add(family)
-        self.bytes += sum(t.nbytes for t in outputs[:1])
-        first = next((t for t in outputs if t.requires_grad), None)
-        if first is None:
+        if outputs:
+            self.bytes += outputs[0].nbytes
+        if not any([t.requires_grad for t in outputs]):
             return None
         if rule is not None:
-            self.used.update(keys(family, name))
+            self.ruled.add((family, name))
         if self.quiet:
             return None
         title = title or ("autograd" if rule is None else rule_name(rule))
-        self.ops[family, path, title] += 1
-        if self.steps is None:
-            return None
-        self.steps.append(Step(name, family, path, title, tuple(first.shape)))
-        return self.steps[-1]
+        self.ops[family, title] += 1
+        return title
+
+    def note_step(self, op: Op, title: str) -> Step:
+        """Take down one live op of a traced pass, with all that is known of it."""
+        first = next(t for t in op.outputs if t.requires_grad)
+        step = Step(op.name, op.family, op.path, title, tuple(first.shape))
+        assert self.steps is not None
+        self.steps.append(step)
+        return step
 
     def note_unruled(self, family: str, path: str, outputs: Sequence[Tensor]) -> bool:
         """Take down an op for which the table has nothing; whether it counts."""

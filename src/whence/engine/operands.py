@@ -12,11 +12,11 @@ from torch import Tensor, nn
 class Operands:
     """Parameters are detached (unless `parameters` says so), inference tensors are replaced by a copy of theirs."""
 
-    def __init__(self, parameters: bool) -> None:
-        self._parameters = parameters
+    def __init__(self, parameters: bool, is_live: Callable[[Tensor], bool]) -> None:
+        self._parameters, self._is_live = parameters, is_live
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # copies of inference tensors
 
-    def sorted_out(self, value: Any, is_live: Callable[[Tensor], bool], live: list[Tensor], loose: list[Tensor]) -> Any:
+    def sorted_out(self, value: Any, live: list[Tensor], loose: list[Tensor]) -> Any:
         """An argument as the op gets it; live tensors, and those that are neither live nor parameters, are collected.
 
         What autograd must not see is replaced by a stand-in that shares its memory.
@@ -26,12 +26,12 @@ class Operands:
                 return self._stand_in(value)
             if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
                 return value if self._parameters else value.detach()
-            known = live if is_live(value) else loose
-            if not any(value is other for other in known):
+            known = live if self._is_live(value) else loose
+            if not known or not any(value is other for other in known):
                 known.append(value)
             return value
         if type(value) in (list, tuple):
-            items = [self.sorted_out(item, is_live, live, loose) for item in value]
+            items = [self.sorted_out(item, live, loose) for item in value]
             same = all(new is old for new, old in zip(items, value, strict=True))
             return value if same else type(value)(items)
         return value

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.inplace import LENDS, MAY_DRAW
+from whence.engine.inplace import LENDS, MAY_DRAW, SILENT_WRITES
 from whence.util.tree import tensors_in
 
 # group -> family -> spellings, each without dunders and without the underscore of the in-place form
@@ -150,6 +150,7 @@ class Spelling:
     blind: bool = False  # autograd takes its derivative for 0 without an error: int8 layers, kernels without a backward
     lends: bool = False  # its memory, to be written to where nobody sees it
     may_draw: bool = False  # from torch's generators
+    observed: bool = False  # it may write, lend or draw: `scope.observe` looks at each call
 
     def writes_to_first(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         if self.writes or self.inplace_at is None:
@@ -194,9 +195,10 @@ def _spell(function: Any) -> Spelling:
     if raw.startswith("__r") and dunder and name[1:] in _REFLECTED:
         name = _REFLECTED[name[1:]]
     metadata = raw in _METADATA_DUNDERS or (name in _METADATA and raw not in ("float", "int"))
+    lends, may_draw = name in LENDS, name in MAY_DRAW
     return Spelling(
-        name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"), lends=name in LENDS,
-        may_draw=name in MAY_DRAW,
+        name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"), lends=lends,
+        may_draw=may_draw, observed=writes or lends or may_draw or name in SILENT_WRITES,
     )  # fmt: skip
 
 

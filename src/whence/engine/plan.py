@@ -47,6 +47,7 @@ class Plan:
     wants: Callable[[Site], bool] | None = None  # sites to read
     edit: Edit | None = None  # values to replace
     tell: Listener | None = None  # is told of each site as it is passed
+    attention: bool = False  # count attention calls, although nothing is read of them
 
     # what is followed
     rows: bool = False  # where the rows are, for rules that sum per row
@@ -69,7 +70,8 @@ def trackers_of(plan: Plan, captures: Captures, tape: Tape | None, rows: int | N
         trackers.append(captures.tokens)
     if captures.active:
         trackers.append(Modalities())
-    trackers.append(captures)
+    if captures.counts:
+        trackers.append(captures)
     if plan.origins or plan.ledger is not None or (tape is not None and tape.replays):
         trackers.append(Provenance())
     if plan.rows and rows is not None:

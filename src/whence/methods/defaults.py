@@ -42,6 +42,6 @@ DEFAULTS: tuple[Choice, ...] = (
 def default(subject: Subject) -> tuple[str, str]:
     """The method for this subject, and why: one forward pass of its first row tells."""
     one = subject if callable(subject.target) or subject.rows == 1 else next(iter(subject.split(1)))
-    done = one.run()  # with a graph, which shows what the mode cannot see
+    done = one.run(attention=True)  # with a graph, which shows what the mode cannot see
     attends = done.flow.captures.attention > 0
     return next((method, why) for fits, method, why in DEFAULTS if fits(one, attends))

@@ -107,7 +107,8 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
             listener.begin()  # first: it renews what it has followed
-    captures = Captures(plan.wants, plan.edit, plan.tell or plan.ledger)
+    counts = plan.attention or subject.needs_attention
+    captures = Captures(plan.wants, plan.edit, plan.tell or plan.ledger, counts)
     captures.tokens = getattr(plan.tell, "tokens", None)
     captures.projections = getattr(plan.tell, "projections", False)
     log = Log(trace=subject.record.steps is not None)
@@ -122,6 +123,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
         log=log,
         method=subject.method,
         refuse=subject.refuse,
+        root=None if plan.light else subject.root,
     )
     rewind()
     random = torch.get_rng_state()

@@ -30,7 +30,7 @@ class Record:
 
     forwards: int = 0
     backwards: int = 0
-    ops: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    ops: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, rule)
     unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
@@ -78,9 +78,6 @@ class Record:
 
     def summary(self) -> dict[str, Any]:
         """The receipt: plain data, largest counts first."""
-        rules: Counter[tuple[str, str]] = Counter()
-        for (family, _, rule), count in self.ops.items():
-            rules[family, rule] += count
         unruled = self.unruled | Counter({op: len(times) for op, times in self.lost.items() if op not in self.unruled})
         return {
             "forward_passes": self.forwards,
@@ -88,7 +85,7 @@ class Record:
             **self.overall,
             **self.per_row,
             **({"per_row": list(self.per_row)} if self.per_row else {}),
-            "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in rules.most_common()],
+            "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in self.ops.most_common()],
             "unruled": [
                 {"op": op, "path": path, "count": n}
                 | ({"gap": sum(lost)} if (lost := self.lost.get((op, path))) else {})
