@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
+
+from torch import nn
 
 from whence.adapters.collect import collect
 from whence.adapters.options import Options, check_options, named_rules, seeds_of, subject_of
@@ -68,7 +70,8 @@ def explain(
     >>> whence.explain(model, torch.ones(1, 3), method="gradient", target=0).values.shape
     torch.Size([1, 3])
     """
-    rules, params = named_rules(rules, params)
+    if isinstance(rules, str):
+        rules, params = named_rules(rules, params)
     options = Options(
         method, target, baseline, at, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
         params,
@@ -84,7 +87,7 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
     probe = Options("gradient", request.target, at=options.at, wrt=options.wrt, output=options.output)
     with gathered(), suspended():
         subject = subject_of(request.model, request.inputs, probe)
-        with scope(subject.root, *modules_behind(subject.target).values()):
+        with scope(subject.root, *_behind(subject.target)):
             method, reason = default(subject)
     try:
         attribution = _explained(model, inputs, options.by(method))
@@ -103,8 +106,7 @@ def _explained(model: Any, inputs: Any, options: Options) -> Attribution:
         of = _of_wrapped if isinstance(model, Wrapped) else _of_tensors
         attribution = of(model, inputs, options)
         warn_of_caveats(attribution, options.facts, own=bool(options.rules))
-    attribution = replace(attribution, receipt={"model": _name(model), **attribution.receipt})
-    return with_warnings(attribution, warnings)
+    return with_warnings(attribution, warnings, model=_name(model))
 
 
 def _of_wrapped(model: Wrapped, inputs: Any, options: Options) -> Attribution:
@@ -129,15 +131,20 @@ def _of_tensors(model: Any, inputs: Any, options: Options) -> Attribution:
     """The subject, the method's answer for each part of its rows, and one Attribution of all."""
     method = methods[options.name]
     with suspended():
-        params, keep = method.check(options.params), check(options.keep)
+        params, keep = method.check(options.params), check(options.keep) if options.keep else ()
         subject = subject_of(model, inputs, options)
-        with scope(subject.root, *modules_behind(options.target).values()):
+        with scope(subject.root, *_behind(options.target)):
             rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
             parts = [answer for some in rows for answer in _answers(some, params, keep)]
         per_token = "l2" if sensitivity(method.name, params) else "sum"
         complete = method.facts.get("complete", False)
         attribution = join(subject, parts, several(options.target), params, options.channels, per_token, complete)
-        return with_feature_names(attribution, subject)
+        return with_feature_names(attribution, subject) if subject.feature_names else attribution
+
+
+def _behind(target: Any) -> Iterable[nn.Module]:
+    """The modules that a target function runs, whose state is restored too."""
+    return modules_behind(target).values() if callable(target) else ()
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -167,13 +174,15 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     if isinstance(model, Wrapped):
         first = model.requests(inputs, options.pop("target", None), options.get("batch_size"))[0]
         return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
-    rules, options = named_rules(options.pop("rules", None), options)
+    rules = options.pop("rules", None)
+    if isinstance(rules, str):
+        rules, options = named_rules(rules, options)
     asked = {name: options.pop(name) for name in _TRACED if name in options}
     call = Options(rules=rules, params=options, **asked).by(method)
     params = methods[method].check(call.params)
     with gathered() as warnings, suspended():
         subject = subject_of(model, inputs, call, Record(steps=[]))
-        with scope(subject.root, *modules_behind(subject.target).values()):
+        with scope(subject.root, *_behind(subject.target)):
             record = _traced(subject, params)
     result = Trace(call.name, tuple(record.steps or ()), record.summary())
     for message in warnings:
@@ -206,7 +215,7 @@ def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -
 
 
 def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
-    subject = subject.resolved()
+    subject = subject.resolved() if subject.baselines else subject
     answer = _answer_of(subject, params)
     facts = subject.measured
     assert facts.score is not None
@@ -217,7 +226,8 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
         there, per_row = at_baseline.score(subject)
         subject.record.note_per_row(**per_row)
     before = there if answer.start_score is None else answer.start_score
-    return Part(answer, facts.score, facts.index, before, kept(subject.pinned(), keep, params))
+    also = kept(subject.pinned(), keep, params) if keep else {}
+    return Part(answer, facts.score, facts.index, before, also)
 
 
 def _answer_of(subject: Subject, params: Mapping[str, Any]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
@@ -86,13 +87,20 @@ class Entry(Generic[F]):
     parameters: Mapping[str, Parameter]
     facts: Mapping[str, Any]
 
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The parameters of a call that gives none."""
+        return {p.name: p.check(p.default, self.name) for p in self.parameters.values()}
+
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters, complete with defaults; unknown and forbidden ones raise."""
-        for name in params:
+        checked = dict(self.defaults)
+        for name, value in params.items():
             if name not in self.parameters:
                 known = did_you_mean(name, self.parameters) if self.parameters else "It takes none."
                 raise ParameterError(f"{self.name} has no parameter {name!r}. {known}")
-        return {p.name: p.check(params.get(p.name, p.default), self.name) for p in self.parameters.values()}
+            checked[name] = self.parameters[name].check(value, self.name)
+        return checked
 
 
 class Registry(Mapping[str, Entry[F]]):
@@ -165,7 +173,8 @@ class Registry(Mapping[str, Entry[F]]):
         return self._aliases
 
     def __getitem__(self, name: str) -> Entry[F]:
-        return self._entries[self.resolve(name)[0]]
+        entry = self._entries.get(name) if self._loaded else None
+        return entry or self._entries[self.resolve(name)[0]]
 
     def resolve(self, name: Any) -> tuple[str, dict[str, Any]]:
         """The name of an entry that is given by its name or an alias, and the parameters that the alias stands for."""
@@ -202,6 +211,7 @@ class Registry(Mapping[str, Entry[F]]):
         return "\n".join(f"{name:<{width}}  {entry.description}" for name, entry in self.items())
 
 
+@functools.lru_cache(maxsize=1024)
 def sound(word: str) -> str:
     """A name without what people write in other ways: Integrated-Gradients is integrated_gradients."""
     return re.sub(r"[\s_-]+", "", word.lower())

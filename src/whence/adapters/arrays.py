@@ -149,9 +149,7 @@ def _parameters(model: Any) -> list[str] | None:
 def named_features(
     names: Any, given: Mapping[str, tuple[str, ...]], inputs: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """The names of each input's features: those given as names=, or a DataFrame's columns."""
-    if names is None:
-        return dict(given)
+    """The names of each input's features: those given as names=, over a DataFrame's columns."""
     if not isinstance(names, Mapping):
         floats = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
         names = {(floats or list(inputs))[0]: names}

@@ -54,10 +54,8 @@ class Options:
         return replace(self, method=name, params={**preset, **self.params})
 
 
-def named_rules(rules: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def named_rules(rules: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """LRP's rules by name are its composite."""
-    if not isinstance(rules, str):
-        return rules, params
     if "composite" in params:
         raise ParameterError(
             f"rules={rules!r} and composite={params['composite']!r} mean the same.\n  Give one of them."
@@ -71,23 +69,26 @@ def subject_of(model: Any, inputs: Any, options: Options, record: Record | None 
     check_options(options)
     if options.at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
-    subject = adapt(model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names)
-    baseline = arrays.baseline(options.baseline, subject.root)
-    subject = replace(
-        subject,
-        target=read_target(options.target, subject.rows),
-        output=options.output,
-        seeds=seeds_of(options.seed, subject.rows),
-        batch_size=None if options.batch_size is None else int(options.batch_size),
-        progress=options.progress,
-        rules=options.rules or {},
-        refuse=options.unruled == "error",
-        needs_attention=facts.get("needs") == "attention",
-        record=record or Record(),
-    )
+    subject = adapt(
+        model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names,
+        more=lambda rows: {
+            "target": read_target(options.target, rows),
+            "output": options.output,
+            "seeds": seeds_of(options.seed, rows),
+            "batch_size": None if options.batch_size is None else int(options.batch_size),
+            "progress": options.progress,
+            "rules": options.rules or {},
+            "refuse": options.unruled == "error",
+            "needs_attention": facts.get("needs") == "attention",
+            "record": record or Record(),
+        },
+    )  # fmt: skip
     left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
     if left:
         subject.record.overall["left_out"] = left  # labels that came with the batch
+    if options.baseline is None and not facts.get("reference") and not facts.get("background"):
+        return subject
+    baseline = arrays.baseline(options.baseline, subject.root)
     if facts.get("background"):
         baseline = baselines.background(baseline)
     if baseline is None and facts.get("reference"):
@@ -100,6 +101,8 @@ def subject_of(model: Any, inputs: Any, options: Options, record: Record | None 
 
 def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
     """One seed for each row."""
+    if type(seed) is int:
+        return (seed,) * rows
     given = seed.tolist() if hasattr(seed, "tolist") else seed
     seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
     if len(seeds) != rows or not all(map(is_whole, seeds)):
@@ -109,20 +112,23 @@ def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
 
 def check_options(options: Options) -> None:
     """Raise where an option that every method shares has a value that is not allowed."""
-    check_choice("output", options.output, _OUTPUTS)
+    if options.output not in _OUTPUTS:
+        check_choice("output", options.output, _OUTPUTS)
     if options.unruled not in (None, "error"):
         raise not_allowed("unruled", options.unruled, '"error", or leave it out')
     if options.batch_size is not None:
         check_count("batch_size", options.batch_size)
+    if options.rules is None:
+        return
     if options.rules and not options.facts.get("propagates", True):
         raise ParameterError(
             f"{options.method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out."
         )
-    if options.rules is not None and not isinstance(options.rules, Mapping):
+    if not isinstance(options.rules, Mapping):
         raise RuleError(
             f"rules is {type(options.rules).__name__}.\n  Give a dict from families of ops to functions of (call, m)."
         )
-    for name, rule in (options.rules or {}).items():
+    for name, rule in options.rules.items():
         if name != "*" and "::" not in str(name) and name not in known_names():
             raise RuleError(f"rules={{{name!r}: ...}}: there is no such op. {did_you_mean(str(name), known_names())}")
         if not callable(rule):

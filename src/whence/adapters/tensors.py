@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,16 +12,21 @@ from whence.adapters import arrays
 from whence.adapters.reachable import modules_behind
 from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
+from whence.util.checks import all_finite
 
 _HELD = ("mask", "position", "token_type_ids", "labels")
 
 
 def adapt(
-    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None
-) -> Subject:
-    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows."""
+    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None,
+    more: Callable[[int], dict[str, Any]] = lambda rows: {},
+) -> Subject:  # fmt: skip
+    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows.
+
+    `more` gives the other fields of the subject, whose number of rows is known here first.
+    """
     function, root = unwrap(model)
-    inputs, columns = arrays.tensors(inputs, root)
+    inputs, columns = (inputs, {}) if isinstance(inputs, Tensor) else arrays.tensors(inputs, root)
     named, form = _named(inputs)
     if form == "dict":
         named, whole = arrays.fitted(function, named)
@@ -35,15 +39,17 @@ def adapt(
     if at is not None:
         at = _canonical(root, at)
         roles = {}
-    wanted = tuple(roles) if wrt is not None else ()
-    places = tuple(range(rows))
-    found = Subject(
-        function, root, named, form, roles, rows, method, at=at, wrt=wanted, total_rows=rows, row_numbers=places
-    )
-    goes = frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() > 0 and len(v) == rows)
-    return replace(
-        found, input_roles=underneath, per_row_inputs=goes, feature_names=arrays.named_features(names, columns, named)
-    )
+    return Subject(
+        function, root, named, form, roles, rows, method,
+        at=at,
+        wrt=tuple(roles) if wrt is not None else (),
+        total_rows=rows,
+        row_numbers=tuple(range(rows)),
+        input_roles=underneath,
+        per_row_inputs=frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() and len(v) == rows),
+        feature_names=columns if names is None else arrays.named_features(names, columns, named),
+        **more(rows),
+    )  # fmt: skip
 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
@@ -61,10 +67,15 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
             "  Give an nn.Module, or a function from tensors to scores."
         )
     root = _root(model)
-    lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
-    if root is not None and any(isinstance(t, lazy) for t in (*root.parameters(), *root.buffers())):
+    if root is not None and any(_is_lazy(module) for module in root.modules()):
         raise ModelError("The model has lazy parameters without a shape yet.\n  Run it once on an input first.")
     return model, root
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    """Whether a module has parameters or buffers that wait for a shape."""
+    held = (*module._parameters.values(), *module._buffers.values())
+    return any(nn.parameter.is_lazy(tensor) for tensor in held)
 
 
 def _root(model: Any) -> nn.Module | None:
@@ -169,7 +180,7 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
         raise InputError(
             f"The input {name!r} is empty: its shape is {tuple(value.shape)}.\n  Give at least one row and one unit."
         )
-    if role == "value" and not bool(torch.isfinite(value).all()):
+    if role == "value" and not all_finite(value):
         bad = [int(i) for i in (~torch.isfinite(value)).nonzero()[0]]
         raise InputError(
             f"The input {name!r} holds {float(value[tuple(bad)])} at {bad}.\n  Clean or drop this row first."

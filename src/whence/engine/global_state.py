@@ -47,6 +47,7 @@ def _default_device() -> Any:
 
 
 _OWN_FLAGS: tuple[Flag, ...] = (  # of one thread
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (_default_device, torch.set_default_device),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (np.geterr, lambda kinds: np.seterr(**kinds)),

@@ -30,8 +30,10 @@ def scope(*roots: nn.Module | None) -> Iterator[None]:
     """Eval mode, gradients on, inference mode, autocast and compilation off; then everything as it was."""
     with ExitStack() as stack:
         stack.enter_context(global_state.kept())
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
         for device in global_state.devices():
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))

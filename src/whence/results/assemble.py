@@ -16,6 +16,7 @@ from whence.results.attribution import Attribution
 from whence.results.forms import embeddings
 from whence.subject import Subject
 from whence.subject.masks import has_tokens, real_units
+from whence.util.checks import all_finite
 from whence.util.keys import input_of
 from whence.util.stats import completeness
 
@@ -171,13 +172,14 @@ def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int |
 
 def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
+        if all_finite(value):
+            continue
         bad = ~torch.isfinite(value).reshape(len(value), -1).all(1)
-        if bool(bad.any()):
-            warn(
-                f"{subject.method}: the values of {name!r} are not finite in {{rows}}. The model has no finite "
-                "derivative there (a square root or a logarithm at 0?), or its numbers overflow in this dtype.",
-                bad.nonzero().flatten().tolist(),
-            )
+        warn(
+            f"{subject.method}: the values of {name!r} are not finite in {{rows}}. The model has no finite "
+            "derivative there (a square root or a logarithm at 0?), or its numbers overflow in this dtype.",
+            bad.nonzero().flatten().tolist(),
+        )
 
 
 def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:

@@ -281,11 +281,14 @@ class Attribution:
         return load(path)
 
 
-def with_warnings(a: Attribution, messages: Sequence[Message]) -> Attribution:
-    """Emit the warnings, and write them into the receipt: `warnings` as text, `warned` with their rows and numbers."""
+def with_warnings(a: Attribution, messages: Sequence[Message], **more: Any) -> Attribution:
+    """Emit the warnings, and write them into the receipt: `warnings` as text, `warned` with their rows and numbers.
+
+    What else is to be there, `more`, comes first.
+    """
     for message in messages:
         emit(message)
-    return replace(a, receipt={**a.receipt, **_receipt(messages)})
+    return replace(a, receipt={**more, **a.receipt, **_receipt(messages)})
 
 
 def _receipt(messages: Sequence[Message]) -> dict[str, Any]:

@@ -23,18 +23,24 @@ def warn_of_caveats(a: Attribution, facts: Mapping[str, Any], own: bool = False)
 
     With `own`, the user gave rules, and values of 0 may be what they are meant to give.
     """
-    sizes = [part.detach().abs().double() for part in tensors(a.values)]
+    sizes = [part.detach().abs() for part in tensors(a.values)]
     flat = [size.reshape(*a.output_value.shape, -1) for size in sizes]  # (rows, [k,] units)
-    mass = torch.stack([size.sum(-1) for size in flat]).sum(0)
-    raw = [part.detach().abs().reshape(*mass.shape, -1).sum(-1) for part in tensors(a.raw)]
-    empty = (mass == 0) & (torch.stack([part.double() for part in raw]).sum(0) == 0)  # sums of 0 have a warning
-    nothing = _rows(empty & _has_units(a, mass))
-    if nothing and not own:
-        warn(f"{a.method}: every value of {{rows}} is 0. {_advice(facts)}", nothing)
+    mass = sum((size.sum(-1, dtype=torch.double) for size in flat[1:]), flat[0].sum(-1, dtype=torch.double))
+    if not own and not bool(mass.all()):
+        _warn_of_zeros(a, mass, facts)
     if facts.get("complete") and a.baseline_value is not None:
         _warn_of_cancellation(a, mass, max(1, sum(size.shape[-1] for size in flat)))
     if a.special is not None and len(sizes) == 1 and sizes[0].dim() == mass.dim() + 1:
         _warn_of_special_tokens(a, sizes[0], mass)
+
+
+def _warn_of_zeros(a: Attribution, mass: Tensor, facts: Mapping[str, Any]) -> None:
+    """Rows without any value; sums that are 0 have a warning of their own."""
+    raw = [part.detach().abs().reshape(*mass.shape, -1).sum(-1) for part in tensors(a.raw)]
+    empty = (mass == 0) & (torch.stack([part.double() for part in raw]).sum(0) == 0)
+    nothing = _rows(empty & _has_units(a, mass))
+    if nothing:
+        warn(f"{a.method}: every value of {{rows}} is 0. {_advice(facts)}", nothing)
 
 
 def _warn_of_cancellation(a: Attribution, mass: Tensor, units: int) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from whence.engine.flow import Flow
 from whence.errors import BaselineError, IndependentError, InputError, ModelError, NoAttention, NoRule
+from whence.util.checks import all_finite
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject
@@ -33,7 +34,7 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
             f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, but its first dimension must be the "
             f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
         )
-    if not bool(torch.isfinite(score).all()):
+    if not all_finite(score):
         row = int((~torch.isfinite(score)).any(1).nonzero()[0])
         if flow.records:
             raise BaselineError(

@@ -45,6 +45,8 @@ def read_target(target: Any, rows: int) -> Any:
         return _one_index(target).expand(rows, -1).unsqueeze(1)  # (rows, 1, depth)
     if isinstance(target, list) and target and all(isinstance(item, tuple) for item in target):
         return _for_rows(_index_per_row(target), rows).unsqueeze(1)
+    if type(target) is int:
+        return torch.full((rows, 1, 1), target, dtype=torch.long, device="cpu")
     index = _whole_numbers(target, "target")
     if index.dim() == 0:
         return index.expand(rows)[:, None, None]
@@ -167,6 +169,8 @@ def pick(outputs: Tensor, target: Target, last: Last) -> tuple[Tensor, Tensor | 
     if isinstance(target, Tensor) and len(outputs) == 1:
         outputs = outputs.expand(len(target), *outputs.shape[1:])  # one reference row for all
     index = resolve(target, outputs.detach(), last)
+    if outputs.dim() == 2:
+        return outputs.gather(1, index[..., 0]), index
     strides = [int(np.prod(outputs.shape[axis + 1 :])) for axis in range(1, outputs.dim())]
     flat = (index * torch.tensor(strides, dtype=torch.long, device=index.device)).sum(-1)  # (rows, k)
     return outputs.reshape(len(outputs), -1).gather(1, flat), index
@@ -177,7 +181,7 @@ def resolve(target: Target, outputs: Tensor, last: Last) -> Tensor:
     if target is None:
         return _prediction(outputs)
     assert isinstance(target, Tensor)
-    index, sizes = target.to(outputs.device), outputs.shape[1:]
+    index, sizes = target if target.device == outputs.device else target.to(outputs.device), outputs.shape[1:]
     if index.shape[-1] != len(sizes) and not (len(sizes) == 0 and bool((index == 0).all())):
         raise TargetError(
             f"The target has {_count(index.shape[-1], 'index', 'indices')} per row, but the output is "
@@ -189,8 +193,9 @@ def resolve(target: Target, outputs: Tensor, last: Last) -> Tensor:
         return index.new_zeros(len(outputs), 1, 0)
     index = _from_the_end(index, sizes, last) if len(sizes) > 1 else index
     for axis, size in enumerate(sizes):
-        wrong = (index[..., axis] < 0) | (index[..., axis] >= size)
-        if bool(wrong.any()):
+        low, high = index[..., axis].aminmax()
+        if low < 0 or high >= size:
+            wrong = (index[..., axis] < 0) | (index[..., axis] >= size)
             row, k = wrong.nonzero()[0].tolist()
             raise TargetError(
                 f"target {int(target[row, k, axis])} of row {row} is out of range: "
@@ -233,15 +238,20 @@ def probability(outputs: Tensor, index: Tensor, space: Output) -> Tensor | None:
     axis = _class_axis(outputs)
     if outputs.dim() < 2 or outputs.shape[axis] < 2:
         return None
+    if outputs.dim() == 2:
+        return _among(outputs.double(), space).expand(len(index), -1).gather(1, index[..., 0])
     axis %= outputs.dim()
     positions = [index[..., i] for i in range(index.shape[-1]) if i != axis - 1]
     rows = torch.arange(len(outputs), device=outputs.device)[:, None].expand(index.shape[:2])
     classes = outputs.movedim(axis, -1)[(rows, *positions)].double()  # (rows, k, classes)
-    if space == "log_probability":
-        classes = classes.exp()
-    elif space == "logit":
-        classes = distribution(classes)
-    return classes.gather(-1, index[..., axis - 1, None]).squeeze(-1)
+    return _among(classes, space).gather(-1, index[..., axis - 1, None]).squeeze(-1)
+
+
+def _among(classes: Tensor, space: Output) -> Tensor:
+    """The probabilities of all classes (…, classes), of which these are the scores."""
+    if space == "logit":
+        return distribution(classes)
+    return classes.exp() if space == "log_probability" else classes
 
 
 def distribution(classes: Tensor) -> Tensor:
