@@ -15,7 +15,7 @@ from whence.adapters.reachable import modules_behind
 from whence.adapters.requests import Request
 from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
-from whence.engine.flow import suspended
+from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import DivergedError, ParameterError, emit, gathered
 from whence.methods import answer_of, methods, sensitivity

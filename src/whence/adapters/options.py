@@ -69,20 +69,19 @@ def subject_of(model: Any, inputs: Any, options: Options, record: Record | None 
     check_options(options)
     if options.at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
-    subject = adapt(
-        model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names,
-        more=lambda rows: {
-            "target": read_target(options.target, rows),
-            "output": options.output,
-            "seeds": seeds_of(options.seed, rows),
-            "batch_size": None if options.batch_size is None else int(options.batch_size),
-            "progress": options.progress,
-            "rules": options.rules or {},
-            "refuse": options.unruled == "error",
-            "needs_attention": facts.get("needs") == "attention",
-            "record": record or Record(),
-        },
-    )  # fmt: skip
+    adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names)
+    subject = replace(
+        adapted,
+        target=read_target(options.target, adapted.rows),
+        output=options.output,
+        seeds=seeds_of(options.seed, adapted.rows),
+        batch_size=None if options.batch_size is None else int(options.batch_size),
+        progress=options.progress,
+        rules=options.rules or {},
+        refuse=options.unruled == "error",
+        needs_attention=facts.get("needs") == "attention",
+        record=record or Record(),
+    )
     left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
     if left:
         subject.record.overall["left_out"] = left  # labels that came with the batch

@@ -18,13 +18,9 @@ _HELD = ("mask", "position", "token_type_ids", "labels")
 
 
 def adapt(
-    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None,
-    more: Callable[[int], dict[str, Any]] = lambda rows: {},
-) -> Subject:  # fmt: skip
-    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows.
-
-    `more` gives the other fields of the subject, whose number of rows is known here first.
-    """
+    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None
+) -> Subject:
+    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows."""
     function, root = unwrap(model)
     inputs, columns = (inputs, {}) if isinstance(inputs, Tensor) else arrays.tensors(inputs, root)
     named, form = _named(inputs)
@@ -48,7 +44,6 @@ def adapt(
         input_roles=underneath,
         per_row_inputs=frozenset(n for n, v in named.items() if isinstance(v, Tensor) and v.dim() and len(v) == rows),
         feature_names=columns if names is None else arrays.named_features(names, columns, named),
-        **more(rows),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
@@ -53,25 +53,21 @@ class Listener(Protocol):
         """A fused attention, whose map is nowhere yet; its rule will have this site on its call."""
 
 
+@dataclass(eq=False)
 class Captures(Tracker):
     """What to read (`wants`) and what to replace (`edit`); what was read is in `values`."""
 
-    def __init__(
-        self, wants: Callable[[Site], bool] | None = None, edit: Edit | None = None, tell: Listener | None = None,
-        counts: bool = False,
-    ) -> None:  # fmt: skip
-        self.wants, self.edit, self.tell = wants, edit, tell
-        self.tokens: Tokens | None = None  # follow which token each entry stands for
-        self.values: dict[Site, Tensor] = {}  # copies, because the model may overwrite what was read
-        self.edges: dict[Site, Any] = {}  # where a gradient by each of them is to be had
-        self.projections = False  # follow which state queries are projected from
-        self.counts = counts or self.active  # find attention
-        self.attention = 0  # calls of it met
-        self._calls: Counter[tuple[str, str]] = Counter()
-
-    @property
-    def active(self) -> bool:
-        return self.wants is not None or self.edit is not None or self.tell is not None
+    wants: Callable[[Site], bool] | None = None
+    edit: Edit | None = None
+    tell: Listener | None = None
+    active: bool = False  # whether there is any of these
+    counts: bool = False  # whether attention is found
+    tokens: Tokens | None = None  # follow which token each entry stands for
+    projections: bool = False  # follow which state queries are projected from
+    values: dict[Site, Tensor] = field(default_factory=dict)  # copies: the model may overwrite what was read
+    edges: dict[Site, Any] = field(default_factory=dict)  # where a gradient by each of them is to be had
+    attention: int = 0  # calls of it met
+    _calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def visit(self, kind: Any, path: str, tensor: Tensor) -> Tensor:
         """The tensor to go on with at this place."""

@@ -8,7 +8,8 @@ that computes the same if there is one. The forward of any other is run openly, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,20 @@ _GIST = 1e-5  # how near a function must come to a known one: authors shorten th
 def current() -> Flow | None:
     """The pass that runs in this thread, the innermost if there are several."""
     return getattr(_hears, "flow", None)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """While an explanation runs inside another one's model or target, the outer pass ignores what is called."""
+    outer = current()
+    before = outer.suspended if outer is not None else False
+    if outer is not None:
+        outer.suspended = True
+    try:
+        yield
+    finally:
+        if outer is not None:
+            outer.suspended = before
 
 
 def listen(flow: Flow) -> Flow | None:
@@ -82,7 +97,7 @@ def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any
     """One op if the function works entry by entry, else its forward op by op, else the function as it is."""
     if not [t for t in tensors_in([*args, *kwargs.values()]) if flow.is_live(t)]:
         return plain(*args, **kwargs)
-    ruled = not flow.plan.light and (flow.tape is not None or flow.modifies())
+    ruled = not flow.plan.light and (flow.tape is not None or flow.modifies)
     family = elementwise(plain, args, kwargs) if ruled else None
     if family == WRITES:
         flow.closed.add(cls.__name__)

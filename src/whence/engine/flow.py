@@ -9,9 +9,9 @@ differentiated; nothing of the model is changed.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,50 +21,30 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import custom_functions
 from whence.engine.arguments import placed
-from whence.engine.call import Call, Rule, derivative, find_rule
+from whence.engine.call import Call, Rule, derivative, find_rule, rule_name
 from whence.engine.captures import Captures
 from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.expand.agreement import check_same
 from whence.engine.expand.attention import odd_attention
-from whence.engine.inplace import (
-    checkpointing,
-    in_rows,
-    makes_constants,
-    protected,
-    same,
-    target_of,
-)
+from whence.engine.inplace import in_rows, protected, same, target_of
 from whence.engine.leaves import Leaves
 from whence.engine.liveness import Marks
 from whence.engine.log import Log, lose, no_derivative, no_rule
 from whence.engine.nodes import Signal, only_views, run_with_rule
 from whence.engine.operands import Operands
 from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
-from whence.engine.paths import Paths
 from whence.engine.plan import Plan, trackers_of
+from whence.engine.running import Running
 from whence.engine.scope import observe
 from whence.engine.tape import Tape
-from whence.engine.trackers import NOT_RUN, Birth, Op, Tracker, hooks
+from whence.engine.trackers import HOOKS, NOT_RUN, Birth, Op, Tracker, hooks
 from whence.engine.trackers.modality import modality_of
 from whence.engine.trackers.ordering import SORTS, Orders
 from whence.errors import NoRule
 from whence.util.tree import swapped, tensors_in
 
+_packing = torch._C._autograd._top_saved_tensors_default_hooks  # whether someone packs saved tensors
 _DETACHING = frozenset({"detach", "data", "_set_grad_enabled"})
-
-
-@contextmanager
-def suspended() -> Iterator[None]:
-    """While an explanation runs inside another one's model or target, the outer pass ignores what is called."""
-    outer = custom_functions.current()
-    before = outer.suspended if outer is not None else False
-    if outer is not None:
-        outer.suspended = True
-    try:
-        yield
-    finally:
-        if outer is not None:
-            outer.suspended = before
 
 
 class Flow(TorchFunctionMode):
@@ -93,15 +73,15 @@ class Flow(TorchFunctionMode):
         # ops outside the table and the linear groups are without a rule: they get the derivative, and are counted
         self._strict = bool(plan.rules) and "*" not in (plan.rules or {})
         self._signal = Signal()
-        self._known_rules: dict[tuple[str, str], Rule | None] = {}  # rules by family and spelling
+        self._known_rules: dict[tuple[str, str], tuple[Rule | None, str]] = {}  # and titles, by family and spelling
+        self.modifies = any(rule is not derivative for rule in self.rules.values())  # not all are the derivative
         self._expanding: list[str] = []
         self._visiting = False
         self._outer: Flow | None = None
-        self._paths = Paths(root)
-        self.here = self._paths.running  # the path of the module that runs now
-        marks = Marks(
-            not plan.gradient and (self.records or self.captures.active or plan.marks), self.log.unseen, self.here
-        )
+        self._running = Running(root)
+        self.here = self._running.path  # of the module that runs now
+        tracks = not plan.gradient and (self.records or plan.marks or self.captures.active)
+        marks = Marks(tracks, self.log.unseen, self.here)
         self.mark, self.is_live = marks.put, marks.is_live
         self._operands = Operands(plan.parameters, marks.is_live)
         self._propagates = plan.gradient or tape is not None
@@ -110,15 +90,15 @@ class Flow(TorchFunctionMode):
         self.trackers = [*trackers, *trackers_of(plan, self.captures, tape, self.leaves.rows)]
         self._untracked = not self.trackers and self.log.steps is None
         self._orders = next((tracker for tracker in self.trackers if isinstance(tracker, Orders)), None)
-        self._begin, self._copy = hooks(self.trackers, "begin"), hooks(self.trackers, "copy")
-        self._before, self._describe = hooks(self.trackers, "before"), hooks(self.trackers, "describe")
-        self._run_instead, self._follow = hooks(self.trackers, "run"), hooks(self.trackers, "follow")
+        self._hooks = {name: hooks(self.trackers, name) if self.trackers else [] for name in HOOKS}
+        self._before, self._describe = self._hooks["before"], self._hooks["describe"]
+        self._run_instead, self._follow = self._hooks["run"], self._hooks["follow"]
 
     # ---- the pass ----
 
     def __enter__(self) -> Flow:
         self._outer = custom_functions.listen(self)
-        self._paths.begin()
+        self._running.bottom = sys._getframe(1)
         super().__enter__()
         return self
 
@@ -126,7 +106,7 @@ class Flow(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        self._paths.end()
+        self._running.bottom = None  # a frame keeps alive what it knows
         custom_functions.leave(self._outer)
         if error is None and self.tape is not None and self.replays:
             self.tape.finish()
@@ -144,7 +124,7 @@ class Flow(TorchFunctionMode):
 
     def begin(self, handed: Tensor, birth: Birth) -> None:
         """Tell the trackers of an explained value, as the model gets it."""
-        for begin in self._begin:
+        for begin in self._hooks["begin"]:
             begin(handed, birth)
 
     def detach_here(self, path: str, tensor: Tensor) -> Tensor:
@@ -153,7 +133,7 @@ class Flow(TorchFunctionMode):
             return tensor
         leaf, handed = self.start(tensor)
         self.begin(handed, Birth())
-        for copy in self._copy:
+        for copy in self._hooks["copy"]:
             copy(tensor, handed)
             copy(tensor, leaf)
         self.detached[path] = (leaf, modality_of(tensor))
@@ -165,14 +145,11 @@ class Flow(TorchFunctionMode):
     ) -> list[Tensor | None]:  # fmt: skip
         """Propagate `start` from the outputs to the leaves under a table of rules (by default the pass's own)."""
         self._signal.rules = self.rules if rules is None else rules
+        total = (outputs * start).sum()  # torch loads a second's worth of modules where it is given a start itself
         try:
-            return list(torch.autograd.grad([outputs], leaves, [start], retain_graph=again, allow_unused=True))
+            return list(torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True))
         finally:
             self._signal.rules = {}
-
-    def modifies(self) -> bool:
-        """Whether some rule is other than the derivative."""
-        return any(rule is not derivative for rule in self.rules.values())
 
     def is_on(self) -> bool:
         """Whether the model's code runs now, and not an op's."""
@@ -195,7 +172,7 @@ class Flow(TorchFunctionMode):
             return self._look_through(spelled.name, func, args)
         if self.plan.light and self.leaves.all_entered():
             return self._plainly(spelled, func, args, kwargs or {})
-        if self.plan.copies or checkpointing():
+        if self.plan.copies or _packing(True) is not None:  # a checkpoint would run the model again, outside this mode
             self.log.plain = False
             with torch.autograd.graph.saved_tensors_hooks(torch.clone if self.plan.copies else same, same):
                 return self.handle(spelled, func, args, kwargs or {})
@@ -210,11 +187,11 @@ class Flow(TorchFunctionMode):
         sort = self._operands.sorted_out
         used = tuple([sort(a, live, loose) for a in args])
         named = {key: sort(a, live, loose) for key, a in kwargs.items()} if kwargs else {}
-        if self._expands(spelled.name, live, used, named):
+        if spelled.name in EXPANSIONS and self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, func, used, named)
         if spelled.blind and live and self._propagates and spelled.name not in self.rules:
             raise no_derivative(self.method, spelled.name, self.here())
-        if live and not makes_constants(spelled.name):
+        if live and not spelled.constant:
             result = self._live(spelled, func, used, named, live, loose)
         else:
             result = self._constant(spelled, func, used, named)
@@ -229,7 +206,8 @@ class Flow(TorchFunctionMode):
         used = tuple(map(self._operands.plain, args))
         named = {key: self._operands.plain(a) for key, a in kwargs.items()}
         given, named = protected(spelled.name, used, named)
-        result = in_rows(spelled.name, func(*given, **named))
+        result = func(*given, **named)
+        result = in_rows(result) if spelled.name == "batch_norm" else result
         return args[0] if spelled.writes and args and result is used[0] else result
 
     def _look_through(self, name: str, func: Any, args: Sequence[Any]) -> Any:
@@ -245,7 +223,7 @@ class Flow(TorchFunctionMode):
     # ---- fused ops ----
 
     def _expands(self, name: str, live: list[Tensor], args: Any, kwargs: Any) -> bool:
-        if name not in EXPANSIONS or name in self._expanding or not expandable(name, args, kwargs, live):
+        if name in self._expanding or not expandable(name, args, kwargs, live):
             return False
         if name == "embedding_bag":
             return bool(live) or self.leaves.ids.among(args, kwargs)  # ids enter the embedding inside
@@ -288,15 +266,17 @@ class Flow(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Run an op on live tensors, by its rule if it has one, and have every tracker follow it."""
         name, family = spelled.name, spelled.family or family_of(spelled.name, args, kwargs, live)
-        rule = self._rule(family, name)
+        target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
+        rule, title = self._rule(family, name)
         if self._untracked and (rule is derivative or (rule is None and not self._strict)):
-            return self._differentiated(spelled, family, rule, func, args, kwargs)
+            result = func(*args, **kwargs)  # left to autograd
+            result = in_rows(result) if name == "batch_norm" else result
+            self.log.note(family, name, rule, title, self._marked(list(tensors_in(result)), target))
+            return result
         weights = None if self._visiting or not self.captures.counts else self.captures.weights(family, live)
         if weights is not None:
             args, kwargs, live = self._visited(weights, args, kwargs, live)
-        op = Op(name, family, self.here(), func, args, kwargs, live, loose, rule=rule)
-        if spelled.writes_to_first(args, kwargs):
-            op.target = target_of(args, kwargs)
+        op = Op(name, family, self.here(), func, args, kwargs, live, loose, target, rule)
         when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
         if rule is not None and rule is not derivative and not isinstance(op.target, list | tuple):
             op.ruled = bool(loose) if when else not only_views(op)
@@ -309,27 +289,15 @@ class Flow(TorchFunctionMode):
         op.results = list(tensors_in(op.result))
         op.outputs = self._marked(op.results, op.target)
         applied = rule if op.ruled or rule is derivative else None
-        titled = getattr(applied, "named", None)  # a rule that depends on the call
-        title = titled(op.call) if titled is not None and op.call is not None else None
-        title = self.log.note(name, family, applied, op.outputs, title)
-        if title is not None and self.log.steps is not None:
+        named = getattr(applied, "named", None)  # a rule that depends on the call
+        title = "autograd" if applied is None else named(op.call) if named is not None and op.call else title
+        if self.log.note(family, name, applied, title, op.outputs) and self.log.steps is not None:
             op.step = self.log.note_step(op, title)
         for follow in self._follow:
             follow(op)
         if getattr(rule, "generic", self._strict and rule is None and GROUP.get(family) not in LINEAR_GROUPS):
             self._unruled(op)
         return op.result
-
-    def _differentiated(
-        self, spelled: Spelling, family: str, rule: Rule | None, func: Any, args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:  # fmt: skip
-        """An op that takes the derivative, in a pass that follows nothing: marked, counted, and left to autograd."""
-        result = in_rows(spelled.name, func(*args, **kwargs))
-        results = [result] if isinstance(result, Tensor) else list(tensors_in(result))
-        target = target_of(args, kwargs) if spelled.writes_to_first(args, kwargs) else None
-        self.log.note(spelled.name, family, rule, self._marked(results, target))
-        return result
 
     def _marked(self, results: list[Tensor], target: Any) -> list[Tensor]:
         """What is live now: an op's results, what it wrote to, and of what that is a view."""
@@ -349,12 +317,15 @@ class Flow(TorchFunctionMode):
                     return result
             if op.ruled:
                 return run_with_rule(self._signal, op, op.call, op.rule if self._ahead else None)
-        return in_rows(op.name, op.func(*op.args, **op.kwargs))
+        result = op.func(*op.args, **op.kwargs)
+        return in_rows(result) if op.name == "batch_norm" else result
 
-    def _rule(self, family: str, name: str) -> Rule | None:
+    def _rule(self, family: str, name: str) -> tuple[Rule | None, str]:
+        """The rule for an op, and what it is called."""
         key = (family, name)
         if key not in self._known_rules:
-            self._known_rules[key] = find_rule(self.rules, family, name)
+            rule = find_rule(self.rules, family, name)
+            self._known_rules[key] = rule, "autograd" if rule is None else rule_name(rule)
         return self._known_rules[key]
 
     def _visited(self, weights: Tensor, args: Any, kwargs: Any, live: list[Tensor]) -> tuple[Any, Any, list[Tensor]]:

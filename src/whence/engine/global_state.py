@@ -101,6 +101,8 @@ class _NumpyState:
 
     def __init__(self) -> None:
         self._memory, self._full = b"", np.random.get_state(legacy=False)
+        self._generator: Any = None
+        self._address: int | None = None
 
     def save(self) -> None:
         memory = self._read()
@@ -113,10 +115,11 @@ class _NumpyState:
 
     def _read(self) -> bytes:
         """The memory of the global generator; nothing if it is one of another kind."""
-        generator = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None
-        if not isinstance(generator, np.random.MT19937):
-            return b""
-        return ctypes.string_at(generator.ctypes.state_address, self._BYTES)
+        generator = np.random.get_bit_generator()
+        if generator is not self._generator:
+            usual = isinstance(generator, np.random.MT19937)
+            self._generator, self._address = generator, generator.ctypes.state_address if usual else None
+        return b"" if self._address is None else ctypes.string_at(self._address, self._BYTES)
 
 
 class _Process:

@@ -51,8 +51,9 @@ def _concerned(root: nn.Module | None, flow: Flow) -> Iterable[tuple[str, nn.Mod
         return ()
     if flow.captures.active or flow.plan.detach_at is not None:
         return root.named_modules()
-    path = flow.leaves.path
-    return [(path, root.get_submodule(path))] if path else ()
+    if flow.leaves.at is None:
+        return ()
+    return [(flow.leaves.path, root.get_submodule(flow.leaves.path))]
 
 
 def _entering(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:

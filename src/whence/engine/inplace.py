@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from whence.util.tree import tensors_in
 
 
-def makes_constants(name: str) -> bool:
-    """zeros_like(x), x.new_zeros(…): they read a live tensor's shape only."""
-    return name.endswith("_like") or name.startswith("new_")
-
-
 SILENT_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
 
 
-def in_rows(name: str, result: Any) -> Any:
+def in_rows(result: Any) -> Any:
     """A batch norm's output whose signal comes back in rows of memory.
 
     Of a single row laid out channels last, as a patch embedding's is, torch 2.13 computes another derivative.
     """
-    if name == "batch_norm" and isinstance(result, Tensor) and result.requires_grad and len(result) == 1:
+    if isinstance(result, Tensor) and result.requires_grad and len(result) == 1:
         result.register_hook(Tensor.contiguous)
     return result
 
@@ -77,11 +71,6 @@ def out_of_place(function: Callable[..., Any]) -> Callable[..., Tensor]:
         return fresh
 
     return run
-
-
-def checkpointing() -> bool:
-    """Whether someone packs saved tensors: a checkpoint would later run the model again, outside this mode."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def same(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ There the value (or one that the method substitutes) becomes a leaf, and the mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,29 +60,36 @@ def _fits(one: torch.Size, many: torch.Size) -> bool:
     return len(one) <= len(many) and all(a in (1, b) for a, b in zip(reversed(one), reversed(many), strict=False))
 
 
+@dataclass(eq=False)
 class Leaves:
     """The leaves of one pass by key, and the values that a method wants at them."""
 
-    def __init__(
-        self, values: Mapping[str, Tensor | Instead] | None = None, at: str | None = None, rows: int | None = None
-    ) -> None:
-        self.values = dict(values or {})
-        self.tensors: dict[str, Tensor] = {}
-        self.path, _, call = (at or "").partition("@")
-        self.call = int(call) if call else None
-        self.calls = 0  # how often the module at `path` has run
-        self.rows = rows
-        self.held: list[str] = []  # outputs of that module which have no rows, by name
-        self.ids = Ids()
+    values: Mapping[str, Tensor | Instead] = field(default_factory=dict)
+    at: str | None = None  # a module's path, or "path@2" for its second call
+    rows: int | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    calls: int = 0  # how often the module at `path` has run
+    held: list[str] = field(default_factory=list)  # outputs of that module which have no rows, by name
+    ids: Ids = field(default_factory=Ids)
+
+    @property
+    def path(self) -> str:
+        return (self.at or "").partition("@")[0]
+
+    @property
+    def call(self) -> int | None:
+        """Which of the module's calls is explained, from 1; None if it was not said."""
+        number = (self.at or "").partition("@")[2]
+        return int(number) if number else None
 
     def enter(self, flow: Flow, key: str, value: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""
-        given = self._given(key)
+        given = self._given(key) if self.values else None
         leaf, handed = flow.start(
             value if given is None else given.of(value, look_up) if isinstance(given, Instead) else given
         )
         self.tensors[key] = leaf
-        if look_up is None:
+        if look_up is None and flow.trackers:
             flow.begin(handed, Birth(key))
         return handed
 

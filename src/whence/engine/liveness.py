@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -24,34 +25,36 @@ def born_in_a_pass(tensor: Tensor) -> bool:
     return tensor.requires_grad and store.get(tensor, _MARK) is not None
 
 
+@dataclass(eq=False)
 class Marks:
     """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so.
 
     What ran where the mode could not see is counted in `unseen`, with the module in which it came back.
     """
 
-    def __init__(self, tracks: bool, unseen: Counter[tuple[str, str]], here: Callable[[], str]) -> None:
-        self._tracks, self._unseen, self._here = tracks, unseen, here
-        self._token = object()  # not the pass: a tensor must not keep it alive
-        self._nodes: set[Any] = set()  # graph nodes whose op was seen
-        self._dead: set[Any] = set()  # graph nodes that depend on nothing live
+    tracks: bool
+    unseen: Counter[tuple[str, str]]
+    here: Callable[[], str]  # the path of the module that runs
+    _token: object = field(default_factory=object)  # not the pass: a tensor must not keep it alive
+    _nodes: set[Any] = field(default_factory=set)  # graph nodes whose op was seen
+    _dead: set[Any] = field(default_factory=set)  # graph nodes that depend on nothing live
 
     def put(self, tensor: Tensor) -> None:
-        if tensor.requires_grad or (self._tracks and (tensor.is_floating_point() or tensor.is_complex())):
+        if tensor.requires_grad or (self.tracks and (tensor.is_floating_point() or tensor.is_complex())):
             store.put(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
 
     def is_live(self, tensor: Tensor) -> bool:
         """Whether a tensor is marked (and was not written to since), or its graph reaches a node that is known."""
-        grows = tensor.requires_grad
-        if not (grows or self._tracks):
-            return False
-        if store.get(tensor, _MARK) is self._token and (not grows or tensor.grad_fn in self._nodes):
-            return True
-        unseen = None if tensor.grad_fn is None else between(tensor.grad_fn, self._nodes, self._dead)
+        if not tensor.requires_grad:
+            return self.tracks and store.get(tensor, _MARK) is self._token
+        node = tensor.grad_fn
+        if node is None or node in self._nodes:
+            return node is not None
+        unseen = between(node, self._nodes, self._dead)
         if unseen is None:
             return False
-        self._unseen.update((name, self._here()) for name in unseen)
+        self.unseen.update((name, self.here()) for name in unseen)
         self.put(tensor)
         return True
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from whence.engine.call import Rule, keys, rule_name
+from whence.engine.call import Rule
 from whence.errors import ModelError, NoRule
 
 if TYPE_CHECKING:
@@ -29,45 +29,37 @@ class Step:
     lost: list[Any] = field(default_factory=list, compare=False)  # the op's entry in the ledger, if it has one
 
 
+@dataclass(eq=False)
 class Log:
-    """Counts of live ops by what they got; with `trace`, each of them in order."""
+    """Counts of live ops by what they got; in a traced pass, each of them in order."""
 
-    def __init__(self, trace: bool = False) -> None:
-        self.ops: Counter[tuple[str, str]] = Counter()  # (family, rule)
-        self.unruled: Counter[tuple[str, str]] = Counter()  # (family, path)
-        self.unseen: Counter[tuple[str, str]] = Counter()  # (graph node, path at which its result came back)
-        self.ruled: set[tuple[str, str]] = set()  # (family, name) of the ops that got a rule
-        self.steps: list[Step] | None = [] if trace else None
-        self.families: set[str] = set()  # of all live ops, with a graph or without
-        self.bytes = 0  # of the live ops' results
-        self.plain = True  # no checkpoints, no copies: autograd alone would do the same
-        self.lost: dict[tuple[str, str], list[float]] = {}  # what local path integrals missed, in units of the score
-        self.quiet = False  # while Whence's own scoring runs: rules apply, nothing is counted
+    steps: list[Step] | None = None
+    lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by local path integrals, in units of score
+    ops: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, rule)
+    unruled: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, path)
+    unseen: Counter[tuple[str, str]] = field(default_factory=Counter)  # (graph node, path where its result came back)
+    ruled: set[tuple[str, str]] = field(default_factory=set)  # (family, name) of the ops that got a rule
+    families: set[str] = field(default_factory=set)  # of all live ops, with a graph or without
+    bytes: int = 0  # of the live ops' results
+    plain: bool = True  # no checkpoints, no copies: autograd alone would do the same
+    quiet: bool = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
-    @property
-    def used(self) -> set[str]:
-        """Names, families and groups of the ops that got a rule."""
-        return {key for family, name in self.ruled for key in keys(family, name)}
+    def note(self, family: str, name: str, rule: Rule | None, title: str, outputs: Sequence[Tensor]) -> bool:
+        """Take down one live op and the title of what it got; whether it counts.
 
-    def note(
-        self, name: str, family: str, rule: Rule | None, outputs: Sequence[Tensor], title: str | None = None
-    ) -> str | None:
-        """Take down one live op and give the title of what it got.
-
-        None for comparisons and arg-maxima, whose results are constants, and where nothing is counted.
+        Comparisons and arg-maxima do not, whose results are constants.
         """
         self.families.add(family)
         if outputs:
             self.bytes += outputs[0].nbytes
         if not any([t.requires_grad for t in outputs]):
-            return None
+            return False
         if rule is not None:
             self.ruled.add((family, name))
         if self.quiet:
-            return None
-        title = title or ("autograd" if rule is None else rule_name(rule))
+            return False
         self.ops[family, title] += 1
-        return title
+        return True
 
     def note_step(self, op: Op, title: str) -> Step:
         """Take down one live op of a traced pass, with all that is known of it."""

@@ -78,7 +78,13 @@ def _run(signal: Signal, call: Call, live: Sequence[Tensor], rule: Rule | None) 
     return unflatten(call.form, iter(flat))
 
 
-class _Ruled(torch.autograd.Function):
+class Node(torch.autograd.Function):
+    """A node of the engine's own, of which no pass has to be told (see `custom_functions`)."""
+
+    apply = torch.autograd.Function.__dict__["apply"]
+
+
+class _Ruled(Node):
     """The op runs on detached inputs, in a graph of its own: `vjp` needs no second run, and no rule reaches past it."""
 
     @staticmethod
@@ -115,7 +121,7 @@ class _Ruled(torch.autograd.Function):
         return (None, None, None, *gradients)
 
 
-class _Prepared(torch.autograd.Function):
+class _Prepared(Node):
     """The op runs without a graph, and its rule keeps what it wants."""
 
     @staticmethod

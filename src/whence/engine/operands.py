@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
+@dataclass(eq=False)
 class Operands:
     """Parameters are detached (unless `parameters` says so), inference tensors are replaced by a copy of theirs."""
 
-    def __init__(self, parameters: bool, is_live: Callable[[Tensor], bool]) -> None:
-        self._parameters, self._is_live = parameters, is_live
-        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}  # copies of inference tensors
+    parameters: bool
+    is_live: Callable[[Tensor], bool]
+    _stand_ins: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # copies of inference tensors
 
     def sorted_out(self, value: Any, live: list[Tensor], loose: list[Tensor]) -> Any:
         """An argument as the op gets it; live tensors, and those that are neither live nor parameters, are collected.
@@ -25,8 +27,8 @@ class Operands:
             if value.is_inference() and not torch.is_inference_mode_enabled():
                 return self._stand_in(value)
             if type(value) is nn.Parameter or (value.requires_grad and isinstance(value, nn.Parameter)):
-                return value if self._parameters else value.detach()
-            known = live if self._is_live(value) else loose
+                return value if self.parameters else value.detach()
+            known = live if self.is_live(value) else loose
             if not known or not any(value is other for other in known):
                 known.append(value)
             return value
@@ -41,7 +43,7 @@ class Operands:
         if isinstance(value, Tensor):
             if value.is_inference() and not torch.is_inference_mode_enabled():
                 return self._stand_in(value)
-            return value.detach() if isinstance(value, nn.Parameter) and not self._parameters else value
+            return value.detach() if isinstance(value, nn.Parameter) and not self.parameters else value
         if type(value) in (list, tuple):
             return type(value)(map(self.plain, value))
         return value

@@ -150,6 +150,7 @@ class Spelling:
     blind: bool = False  # autograd takes its derivative for 0 without an error: int8 layers, kernels without a backward
     lends: bool = False  # its memory, to be written to where nobody sees it
     may_draw: bool = False  # from torch's generators
+    constant: bool = False  # zeros_like(x), x.new_zeros(…): it reads a live tensor's shape only
     observed: bool = False  # it may write, lend or draw: `scope.observe` looks at each call
 
     def writes_to_first(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -198,7 +199,8 @@ def _spell(function: Any) -> Spelling:
     lends, may_draw = name in LENDS, name in MAY_DRAW
     return Spelling(
         name, writes, _inplace_position(function), metadata, blind=name.startswith("quantized_"), lends=lends,
-        may_draw=may_draw, observed=writes or lends or may_draw or name in SILENT_WRITES,
+        may_draw=may_draw, constant=name.endswith("_like") or name.startswith("new_"),
+        observed=writes or lends or may_draw or name in SILENT_WRITES,
     )  # fmt: skip
 
 

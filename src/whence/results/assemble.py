@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.call import keys
 from whence.errors import InputError, warn
 from whence.methods.answer import Answer
 from whence.methods.kept import PER_TARGET
@@ -280,7 +281,8 @@ def _receipt(subject: Subject) -> dict[str, Any]:
             f"{subject.method}: at={subject.at!r} has outputs whose first dimension is not the rows ({names}). They "
             "were held at the input's values, so what goes through them is not part of the answer."
         )
-    unused = [name for name in subject.rules if name != "*" and name not in record.used]
+    used = {key for op in record.ruled for key in keys(*op)} if subject.rules else set()
+    unused = [name for name in subject.rules if name != "*" and name not in used]
     if unused:
         warn(f"{subject.method}: rules={{{', '.join(map(repr, unused))}}} met no op here; whence.trace shows them all.")
     if record.unseen and record.modified:

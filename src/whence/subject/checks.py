@@ -47,7 +47,7 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
         )
     if not leaves.tensors:
         raise _no_embedding(subject)
-    if subject.refuse and flow.log.unseen and flow.modifies():
+    if subject.refuse and flow.log.unseen and flow.modifies:
         node, path = next(iter(flow.log.unseen))
         raise NoRule(
             f"{subject.method} has no rule for {node!r}, which ran where the engine cannot see "

@@ -24,13 +24,12 @@ def find_logits(output: Any) -> Tensor:
     return _chosen(output)[0]
 
 
-def scores_from(output: Any) -> str | None:
-    """Which of several floating-point tensors the scores were read from, for the receipt; None if there is one only."""
+def scores_from(output: Any) -> dict[str, str]:
+    """For the receipt: which of several floating-point tensors the scores were read from; nothing if there is one."""
     logits, key, others = _chosen(output)
     if not others:
-        return None
-    kind = "output" if isinstance(output, Tensor) else type(output).__name__
-    return f"{key} {tuple(logits.shape)} of the {kind}; not read: {', '.join(others)}"
+        return {}
+    return {"scores_from": f"{key} {tuple(logits.shape)} of the {type(output).__name__}; not read: {', '.join(others)}"}
 
 
 def describe(output: Any) -> str:

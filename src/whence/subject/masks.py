@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,18 +31,14 @@ def real_units(subject: Subject, key: str, shape: Sequence[int]) -> Tensor | Non
     return mask if len(shape) in (2, 3) or several_ids else None
 
 
-def last_real(subject: Subject) -> Callable[[int], Tensor | None]:
-    """A function that gives each row's last position that is not padding, in an output of some length."""
-
-    def positions(length: int) -> Tensor | None:
-        config = getattr(subject.root, "config", None)
-        decodes = any(name.startswith("decoder_") for name in subject.inputs)
-        mask = padding_mask(subject, decodes or bool(getattr(config, "is_encoder_decoder", False)))
-        if mask is None or mask.shape[1] != length:
-            return None
-        return (mask * torch.arange(length, device=mask.device)).argmax(1)
-
-    return positions
+def last_real(subject: Subject, length: int) -> Tensor | None:
+    """Each row's last position that is not padding, in an output of this length; None where no mask says so."""
+    config = getattr(subject.root, "config", None)
+    decodes = any(name.startswith("decoder_") for name in subject.inputs)
+    mask = padding_mask(subject, decodes or bool(getattr(config, "is_encoder_decoder", False)))
+    if mask is None or mask.shape[1] != length:
+        return None
+    return (mask * torch.arange(length, device=mask.device)).argmax(1)
 
 
 def has_tokens(subject: Subject, key: str, shape: Sequence[int]) -> bool:

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 from whence.engine import blame
 from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.captures import Captures, Site
-from whence.engine.flow import Flow, suspended
+from whence.engine.custom_functions import suspended
+from whence.engine.flow import Flow
 from whence.engine.hooks import watched
 from whence.engine.leaves import Instead, Leaves
 from whence.engine.log import Log
@@ -98,7 +100,7 @@ def _for_each_row(reference: Subject, subject: Subject) -> Subject:
 def _read_again(before: Pass, done: Pass) -> Pass:
     """The reference's scores for the targets that the input's pass has decided, for every row."""
     index, facts = done.index, before.subject.measured
-    score = before.score if index is None else targets.pick(before.held, index, last_real(done.subject))[0]
+    score = before.score if index is None else targets.pick(before.held, index, partial(last_real, done.subject))[0]
     facts.score, facts.index = score.detach(), index
     return replace(before, score=score)
 
@@ -107,20 +109,22 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
             listener.begin()  # first: it renews what it has followed
-    counts = plan.attention or subject.needs_attention
-    captures = Captures(plan.wants, plan.edit, plan.tell or plan.ledger, counts)
-    captures.tokens = getattr(plan.tell, "tokens", None)
-    captures.projections = getattr(plan.tell, "projections", False)
-    log = Log(trace=subject.record.steps is not None)
-    log.lost = subject.record.lost
+    tell = plan.tell or plan.ledger
+    active = not (plan.wants is plan.edit is tell is None)
+    captures = Captures(
+        plan.wants, plan.edit, tell, active,
+        counts=active or plan.attention or subject.needs_attention,
+        tokens=getattr(plan.tell, "tokens", None),
+        projections=getattr(plan.tell, "projections", False),
+    )  # fmt: skip
     flow = Flow(
         plan,
-        rules=merged(plan.rules or {}, subject.rules),
+        rules=merged(plan.rules or {}, subject.rules) if subject.rules else plan.rules,
         leaves=Leaves(subject.values, subject.at, subject.rows),
         captures=captures,
         tape=tape,
         trackers=() if parts is None else (parts,),
-        log=log,
+        log=Log(None if subject.record.steps is None else [], subject.record.lost),
         method=subject.method,
         refuse=subject.refuse,
         root=None if plan.light else subject.root,
@@ -135,24 +139,24 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
             held = _scored(subject, output)
             if not plan.light:
                 flow.is_live(held)  # audits the last stretch
-        score, index = targets.pick(held, subject.target, last_real(subject))
+        score, index = targets.pick(held, subject.target, partial(last_real, subject))
+    facts, measures = subject.measured, subject.measured.score is None
+    if measures and index is not None and not subject.values:
+        facts.probability = targets.probability(held.detach(), index, subject.output)
     check_pass(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.record.add(flow, subject.rows)
     if flow.leaves.held and not flow.records:
         subject.record.overall["held"] = list(flow.leaves.held)
     leaves = flow.leaves.tensors
-    facts = subject.measured
-    if facts.score is None:
+    if measures:
         if not subject.values and chance.drawn_since(random):  # what is substituted cannot be given to the plain model
             chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
         facts.score, facts.index = score.detach(), index
-        if not callable(subject.target) and (taken := logits.scores_from(output)) is not None:
-            subject.record.overall["scores_from"] = taken
+        if not (callable(subject.target) or isinstance(output, Tensor)):
+            subject.record.overall |= logits.scores_from(output)
         if index is not None and held.dim() == 2 and held.shape[1] > 1:
             there = held.detach()
             facts.logits = there.double().clamp(min=1e-300).log() if subject.output == "probability" else there
-        if index is not None and not subject.values:
-            facts.probability = targets.probability(held.detach(), index, subject.output)
         facts.values = {key: leaf.detach() for key, leaf in leaves.items()}
     return Pass(subject, plan, flow, held, score, index, leaves)
 
@@ -204,7 +208,8 @@ def _scored(subject: Subject, output: Any) -> Tensor:
     """The explained scores; what a target function raises by itself comes as a TargetError."""
     target = subject.target
     try:
-        return targets.scores(output, target, subject.output, subject.rows, padding_mask(subject))
+        real = padding_mask(subject) if isinstance(output, Mapping) else None
+        return targets.scores(output, target, subject.output, subject.rows, real)
     except Exception as error:
         with suspended():
             own = blame.born_in_the_model(error, lambda: target(output)) if callable(target) else None
@@ -285,7 +290,7 @@ class Pass:
         """The positive part of the score's change, (rows, k)."""
         assert self.reference is not None
         plus = parts_of(self.held, self.reference.held).plus
-        return plus if self.index is None else targets.pick(plus, self.index, last_real(self.subject))[0]
+        return plus if self.index is None else targets.pick(plus, self.index, partial(last_real, self.subject))[0]
 
     def pull(
         self, rules: Mapping[str, Rule] | None = None, *, again: bool = False, positive: bool = False,

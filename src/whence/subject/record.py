@@ -34,7 +34,7 @@ class Record:
     unruled: Counter[tuple[str, str]] = field(default_factory=Counter)
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     steps: list[Step] | None = None
-    used: set[str] = field(default_factory=set)  # names, families and groups of the ops that got a rule
+    ruled: set[tuple[str, str]] = field(default_factory=set)  # (family, name) of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
     plain: bool = True  # no pass needed copies or had checkpoints
     opens: bool = False  # the model's own functions have no derivative here, and are run openly
@@ -58,10 +58,10 @@ class Record:
         self.ops.update(flow.log.ops)
         self.unruled.update(flow.log.unruled)
         self.unseen.update(flow.log.unseen)
-        self.used |= flow.log.used
+        self.ruled |= flow.log.ruled
         self.families |= flow.log.families
         self.plain &= flow.log.plain
-        self.modified |= flow.modifies()
+        self.modified |= flow.modifies
         if self.steps is not None and flow.log.steps is not None:
             self.steps.extend(flow.log.steps)
 

@@ -81,6 +81,9 @@ class Tracker:
         """The op has run: carry the fact from its inputs to its outputs."""
 
 
+HOOKS = ("begin", "copy", "before", "describe", "run", "follow")
+
+
 def hooks(trackers: Iterable[Tracker], name: str) -> list[Callable[..., Any]]:
     """The hooks of this name, of those trackers that define it."""
     default = getattr(Tracker, name)

@@ -6,6 +6,7 @@ their positions too; entries that come from elsewhere, such as a token put in fr
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,12 +21,12 @@ _COPIES = frozenset({"view", "cast", "index", "repeat", "concatenate"})  # famil
 _JOINS = frozenset({"pad", "constant_pad_nd", "masked_fill"})  # ops
 
 
+@dataclass(eq=False)
 class Ids:
     """The explained ids of one pass."""
 
-    def __init__(self) -> None:
-        self.shapes: dict[str, torch.Size] = {}  # by input
-        self.aside = False  # whether ids were used for anything but to be looked up
+    shapes: dict[str, torch.Size] = field(default_factory=dict)  # by input
+    aside: bool = False  # whether ids were used for anything but to be looked up
 
     def begin(self, name: str, ids: Tensor) -> Tensor:
         """A copy of an input's ids that is recognised, as are views, casts and copies of it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.adapters.tensors import adapt
 from whence.engine.captures import Site
-from whence.engine.flow import suspended
+from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import NoAttention, ParameterError
 from whence.evaluation.answers.logits import ROWS, TOKENS, checked

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from whence.engine.flow import suspended
+from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import ModelError
 from whence.evaluation.examples import Example, called

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whence.adapters.reachable import modules_behind
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
-from whence.engine.flow import suspended
+from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import BaselineError, InputError, ModelError, ParameterError, TargetError
 from whence.evaluation.axioms.functions import OTHER, TARGET, Scored
