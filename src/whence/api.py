@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from torch import nn
-
 from whence.adapters.collect import collect
-from whence.adapters.options import Options, check_options, named_rules, seeds_of, subject_of
+from whence.adapters.options import Options, by_method, check_options, named_rules, seeds_of, subject_of
 from whence.adapters.reachable import modules_behind
 from whence.adapters.requests import Request
 from whence.adapters.wrapped import Wrapped
@@ -18,11 +16,12 @@ from whence.engine.call import Rule
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import DivergedError, ParameterError, emit, gathered
-from whence.methods import answer_of, methods, sensitivity
+from whence.methods import Method, answer_of, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
 from whence.methods.defaults import OTHERWISE, default
 from whence.methods.kept import check, kept
+from whence.registry import Entry
 from whence.results.assemble import Part, join
 from whence.results.attribution import Attribution, with_warnings
 from whence.results.caveats import warn_of_caveats
@@ -76,7 +75,7 @@ def explain(
         method, target, baseline, at, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
         params,
     )  # fmt: skip
-    return _by_default(model, inputs, options) if method is None else _explained(model, inputs, options.by(method))
+    return _by_default(model, inputs, options) if method is None else _explained(model, inputs, options, method)
 
 
 def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
@@ -86,32 +85,34 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
         request = model.requests(inputs, options.target, options.batch_size, bool(options.keep))[0]
     probe = Options("gradient", request.target, at=options.at, wrt=options.wrt, output=options.output)
     with gathered(), suspended():
-        subject = subject_of(request.model, request.inputs, probe)
-        with scope(subject.root, *_behind(subject.target)):
+        subject = subject_of(request.model, request.inputs, probe, {})
+        with scope(subject.root, *modules_behind(subject.target).values()):
             method, reason = default(subject)
     try:
-        attribution = _explained(model, inputs, options.by(method))
+        attribution = _explained(model, inputs, options, method)
     except DivergedError:
         if method == OTHERWISE:
             raise
         reason = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
-        attribution = _explained(model, inputs, options.by(OTHERWISE))
+        attribution = _explained(model, inputs, options, OTHERWISE)
     _log.info("whence: %s was chosen: %s", attribution.method, reason)
     return replace(attribution, receipt={**attribution.receipt, "method_chosen": f"{attribution.method}: {reason}"})
 
 
-def _explained(model: Any, inputs: Any, options: Options) -> Attribution:
+def _explained(model: Any, inputs: Any, options: Options, name: str) -> Attribution:
     """The answer of a method that is named, with what a reader should know about it."""
+    model_name = _name(model)
+    options, method = by_method(options, name)
     with gathered() as warnings:
         of = _of_wrapped if isinstance(model, Wrapped) else _of_tensors
-        attribution = of(model, inputs, options)
-        warn_of_caveats(attribution, options.facts, own=bool(options.rules))
-    return with_warnings(attribution, warnings, model=_name(model))
+        attribution = of(model, inputs, options, method)
+        warn_of_caveats(attribution, method.facts, own=bool(options.rules))
+    return with_warnings(attribution, warnings, model=model_name)
 
 
-def _of_wrapped(model: Wrapped, inputs: Any, options: Options) -> Attribution:
+def _of_wrapped(model: Wrapped, inputs: Any, options: Options, method: Entry[Method]) -> Attribution:
     """What a wrapped model's rows become: requests, each explained in tensors, and their answers collected."""
-    check_options(options)
+    check_options(options, method.facts)
     model.check_output(options.output, options.target)
     requests = model.requests(inputs, options.target, options.batch_size, bool(options.keep))
     seeds = seeds_of(options.seed, requests[0].total)
@@ -119,32 +120,29 @@ def _of_wrapped(model: Wrapped, inputs: Any, options: Options) -> Attribution:
     def answer(r: Request) -> Attribution:
         own = {"target": r.target, "baseline": r.baseline(options.baseline), "seed": r.seeds(seeds)}
         with r.row_numbers():
-            return _of_tensors(
-                r.model, r.inputs, replace(options, **own, params=r.params(options.params), progress=False)
-            )
+            own |= {"params": method.check(r.params(options.params)), "progress": False}
+            return _of_tensors(r.model, r.inputs, replace(options, **own), method)
 
     answers = (answer(request) for request in steps(requests, options.progress, repr(model)))
     return collect(model, requests, answers, options.wrt)
 
 
-def _of_tensors(model: Any, inputs: Any, options: Options) -> Attribution:
+def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]) -> Attribution:
     """The subject, the method's answer for each part of its rows, and one Attribution of all."""
-    method = methods[options.name]
     with suspended():
-        params, keep = method.check(options.params), check(options.keep) if options.keep else ()
-        subject = subject_of(model, inputs, options)
-        with scope(subject.root, *_behind(options.target)):
-            rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
-            parts = [answer for some in rows for answer in _answers(some, params, keep)]
-        per_token = "l2" if sensitivity(method.name, params) else "sum"
-        complete = method.facts.get("complete", False)
-        attribution = join(subject, parts, several(options.target), params, options.channels, per_token, complete)
+        params, keep = options.params, check(options.keep) if options.keep else ()
+        subject = subject_of(model, inputs, options, method.facts)
+        k_shown = several(options.target)
+        behind = modules_behind(options.target).values() if callable(options.target) else ()
+        with scope(subject.root, *behind):
+            rows: Iterable[Subject] = (subject,)
+            if subject.batch_size is not None:
+                rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
+            parts = [answer for some in rows for answer in _answers(method, some, params, keep)]
+        slopes = sensitivity(method, params["of"]) if "of" in params else method.facts.get("slope", False)
+        per_token, complete = "l2" if slopes else "sum", method.facts.get("complete", False)
+        attribution = join(subject, parts, k_shown, params, options.channels, per_token, complete)
         return with_feature_names(attribution, subject) if subject.feature_names else attribution
-
-
-def _behind(target: Any) -> Iterable[nn.Module]:
-    """The modules that a target function runs, whose state is restored too."""
-    return modules_behind(target).values() if callable(target) else ()
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
@@ -178,13 +176,12 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     if isinstance(rules, str):
         rules, options = named_rules(rules, options)
     asked = {name: options.pop(name) for name in _TRACED if name in options}
-    call = Options(rules=rules, params=options, **asked).by(method)
-    params = methods[method].check(call.params)
+    call, entry = by_method(Options(rules=rules, params=options, **asked), method)
     with gathered() as warnings, suspended():
-        subject = subject_of(model, inputs, call, Record(steps=[]))
-        with scope(subject.root, *_behind(subject.target)):
-            record = _traced(subject, params)
-    result = Trace(call.name, tuple(record.steps or ()), record.summary())
+        subject = subject_of(model, inputs, call, entry.facts, Record(steps=[]))
+        with scope(subject.root, *modules_behind(subject.target).values()):
+            record = _traced(entry, subject, call.params)
+    result = Trace(entry.name, tuple(record.steps or ()), record.summary())
     for message in warnings:
         emit(message)
     if show:
@@ -192,31 +189,31 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     return result
 
 
-def _traced(subject: Subject, params: Mapping[str, Any]) -> Record:
+def _traced(method: Entry[Method], subject: Subject, params: Mapping[str, Any]) -> Record:
     """What the passes of all rows did; row after row, where a rule sums per row and nobody knows where the rows are."""
     try:
-        _answer_of(subject.resolved(), params)
+        _answer_of(method, subject.resolved(), params)
     except RowsLost as lost:
         subject = replace(subject, record=Record(steps=[], overall={"row_by_row": str(lost)}))
         for row in subject.split(1):
-            _answer_of(row.resolved(), params)
+            _answer_of(method, row.resolved(), params)
     return subject.record
 
 
-def _answers(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> list[Part]:
+def _answers(method: Entry[Method], subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> list[Part]:
     """One answer for all rows, or one each where a rule sums per row and nobody knows where the rows are."""
     try:
-        return [_answer(subject, params, keep)]
+        return [_answer(method, subject, params, keep)]
     except RowsLost as lost:
         if subject.rows == 1:
             raise
         subject.record.overall["row_by_row"] = str(lost)
-        return [_answer(row, params, keep) for row in subject.split(1)]
+        return [_answer(method, row, params, keep) for row in subject.split(1)]
 
 
-def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
+def _answer(method: Entry[Method], subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) -> Part:
     subject = subject.resolved() if subject.baselines else subject
-    answer = _answer_of(subject, params)
+    answer = _answer_of(method, subject, params)
     facts = subject.measured
     assert facts.score is not None
     if facts.probability is not None:
@@ -230,11 +227,12 @@ def _answer(subject: Subject, params: Mapping[str, Any], keep: Sequence[str]) ->
     return Part(answer, facts.score, facts.index, before, also)
 
 
-def _answer_of(subject: Subject, params: Mapping[str, Any]) -> Answer:
+def _answer_of(method: Entry[Method], subject: Subject, params: Mapping[str, Any]) -> Answer:
     """What the method answers; its receipt entries are noted."""
-    answer = answer_of(subject.method, subject, params)
+    answer = answer_of(method, subject, params)
     subject.record.overall |= answer.overall
-    subject.record.note_per_row(**answer.per_row)
+    if answer.per_row:
+        subject.record.note_per_row(**answer.per_row)
     return answer
 
 

@@ -10,7 +10,8 @@ from whence.adapters import arrays
 from whence.adapters.tensors import adapt
 from whence.engine.ops import known_names
 from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
-from whence.methods import methods
+from whence.methods import Method, methods
+from whence.registry import Entry
 from whence.subject import Record, Subject, baselines
 from whence.subject.targets import read_target
 from whence.util.checks import check_choice, check_count, is_whole, not_allowed
@@ -38,20 +39,12 @@ class Options:
     names: Any = None  # of features
     params: Mapping[str, Any] = field(default_factory=dict)  # the method's own
 
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What is known of the method."""
-        return methods[self.name].facts
 
-    @property
-    def name(self) -> str:
-        assert self.method is not None
-        return self.method
-
-    def by(self, method: str) -> Options:
-        """The same with a method by its own name; an alias may bring parameters."""
-        name, preset = methods.resolve(method)
-        return replace(self, method=name, params={**preset, **self.params})
+def by_method(options: Options, name: str) -> tuple[Options, Entry[Method]]:
+    """The options with a method by its own name and its parameters complete, and what is known of the method."""
+    own, preset = methods.resolve(name)  # an alias may bring parameters
+    entry = methods[own]
+    return replace(options, method=own, params=entry.check({**preset, **options.params})), entry
 
 
 def named_rules(rules: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -63,10 +56,12 @@ def named_rules(rules: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]
     return None, {"composite": rules, **params}
 
 
-def subject_of(model: Any, inputs: Any, options: Options, record: Record | None = None) -> Subject:
-    """The subject of a call, every option checked."""
-    method, facts = options.name, options.facts
-    check_options(options)
+def subject_of(
+    model: Any, inputs: Any, options: Options, facts: Mapping[str, Any], record: Record | None = None
+) -> Subject:
+    """The subject of a call, every option checked; `facts` are the method's."""
+    method = str(options.method)
+    check_options(options, facts)
     if options.at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
     adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names)
@@ -74,7 +69,7 @@ def subject_of(model: Any, inputs: Any, options: Options, record: Record | None 
         adapted,
         target=read_target(options.target, adapted.rows),
         output=options.output,
-        seeds=seeds_of(options.seed, adapted.rows),
+        seeds=(options.seed,) * adapted.rows if type(options.seed) is int else seeds_of(options.seed, adapted.rows),
         batch_size=None if options.batch_size is None else int(options.batch_size),
         progress=options.progress,
         rules=options.rules or {},
@@ -100,8 +95,6 @@ def subject_of(model: Any, inputs: Any, options: Options, record: Record | None 
 
 def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
     """One seed for each row."""
-    if type(seed) is int:
-        return (seed,) * rows
     given = seed.tolist() if hasattr(seed, "tolist") else seed
     seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
     if len(seeds) != rows or not all(map(is_whole, seeds)):
@@ -109,8 +102,8 @@ def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
     return tuple(map(int, seeds))
 
 
-def check_options(options: Options) -> None:
-    """Raise where an option that every method shares has a value that is not allowed."""
+def check_options(options: Options, facts: Mapping[str, Any]) -> None:
+    """Raise where an option that every method shares has a value that is not allowed; `facts` are the method's."""
     if options.output not in _OUTPUTS:
         check_choice("output", options.output, _OUTPUTS)
     if options.unruled not in (None, "error"):
@@ -119,7 +112,7 @@ def check_options(options: Options) -> None:
         check_count("batch_size", options.batch_size)
     if options.rules is None:
         return
-    if options.rules and not options.facts.get("propagates", True):
+    if options.rules and not facts.get("propagates", True):
         raise ParameterError(
             f"{options.method} does not propagate anything, so rules= has no meaning for it.\n  Leave it out."
         )

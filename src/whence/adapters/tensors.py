@@ -14,6 +14,7 @@ from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
 from whence.util.checks import all_finite
 
+_LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 _HELD = ("mask", "position", "token_type_ids", "labels")
 
 
@@ -69,8 +70,8 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], nn.Module | None]:
 
 def _is_lazy(module: nn.Module) -> bool:
     """Whether a module has parameters or buffers that wait for a shape."""
-    held = (*module._parameters.values(), *module._buffers.values())
-    return any(nn.parameter.is_lazy(tensor) for tensor in held)
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    return any(isinstance(tensor, _LAZY) for tensor in tensors)
 
 
 def _root(model: Any) -> nn.Module | None:

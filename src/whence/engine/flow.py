@@ -271,7 +271,8 @@ class Flow(TorchFunctionMode):
         if self._untracked and (rule is derivative or (rule is None and not self._strict)):
             result = func(*args, **kwargs)  # left to autograd
             result = in_rows(result) if name == "batch_norm" else result
-            self.log.note(family, name, rule, title, self._marked(list(tensors_in(result)), target))
+            results = [result] if isinstance(result, Tensor) else list(tensors_in(result))
+            self.log.note(family, name, rule, title, self._marked(results, target))
             return result
         weights = None if self._visiting or not self.captures.counts else self.captures.weights(family, live)
         if weights is not None:

@@ -115,7 +115,7 @@ class _NumpyState:
 
     def _read(self) -> bytes:
         """The memory of the global generator; nothing if it is one of another kind."""
-        generator = np.random.get_bit_generator()
+        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
         if generator is not self._generator:
             usual = isinstance(generator, np.random.MT19937)
             self._generator, self._address = generator, generator.ctypes.state_address if usual else None

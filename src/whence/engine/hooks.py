@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
+def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
     """For the length of the block this pass sees modules' inputs and outputs; those of other threads do not."""
     handles = []
 
@@ -45,14 +45,10 @@ def watched(root: nn.Module | None, flow: Flow) -> Iterator[None]:
             handle.remove()
 
 
-def _concerned(root: nn.Module | None, flow: Flow) -> Iterable[tuple[str, nn.Module]]:
+def _concerned(root: nn.Module, flow: Flow) -> Iterable[tuple[str, nn.Module]]:
     """All modules where values are read or detached on the way, else the one whose output is explained."""
-    if root is None:
-        return ()
     if flow.captures.active or flow.plan.detach_at is not None:
         return root.named_modules()
-    if flow.leaves.at is None:
-        return ()
     return [(flow.leaves.path, root.get_submodule(flow.leaves.path))]
 
 

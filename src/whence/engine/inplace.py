@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from whence.util.tree import tensors_in
 
-
 SILENT_WRITES = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})  # to their running statistics
 
 

@@ -52,7 +52,7 @@ class Log:
         self.families.add(family)
         if outputs:
             self.bytes += outputs[0].nbytes
-        if not any([t.requires_grad for t in outputs]):
+        if not any(t.requires_grad for t in outputs):
             return False
         if rule is not None:
             self.ruled.add((family, name))

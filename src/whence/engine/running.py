@@ -9,7 +9,7 @@ from types import FrameType
 import torch
 from torch import nn
 
-_CALL = nn.Module._wrapped_call_impl.__code__  # type: ignore[attr-defined]  # what `module(...)` runs
+_CALL = nn.Module._wrapped_call_impl.__code__  # what `module(...)` runs
 
 
 @dataclass(eq=False)

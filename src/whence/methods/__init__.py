@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.methods.answer import Answer, as_answer
-from whence.registry import Registry
+from whence.methods.answer import Answer
+from whence.registry import Entry, Registry
 from whence.subject import Subject
 
 Method = Callable[..., Answer | dict[str, Tensor]]
@@ -20,12 +20,12 @@ methods: Registry[Method] = Registry("method", package=__name__)
 method = methods.register
 
 
-def answer_of(name: str, subject: Subject, params: Mapping[str, Any]) -> Answer:
+def answer_of(entry: Entry[Method], subject: Subject, params: Mapping[str, Any]) -> Answer:
     """What a method answers for a subject whose baseline is resolved."""
-    return as_answer(methods[name].function(subject, **params))
+    returned = entry.function(subject, **params)
+    return returned if isinstance(returned, Answer) else Answer(returned)
 
 
-def sensitivity(name: str, params: Mapping[str, Any]) -> bool:
-    """Whether a method measures slopes and not shares of the score; one that wraps another does what that one does."""
-    inner = params.get("of", name)
-    return all(bool(methods[one].facts.get("slope")) for one in {name, inner} if one in methods)
+def sensitivity(entry: Entry[Method], inner: str) -> bool:
+    """Whether a method that wraps another measures slopes and not shares of the score: if that one does."""
+    return bool(entry.facts.get("slope")) and (inner not in methods or bool(methods[inner].facts.get("slope")))

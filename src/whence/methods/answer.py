@@ -23,8 +23,3 @@ class Answer:
     per_row: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # receipt entries with one item per row
     overall: Mapping[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
     keeps_padding: bool = False  # what a mask hides has scores too, and they are to be shown
-
-
-def as_answer(returned: Answer | Mapping[str, Tensor]) -> Answer:
-    """What a method returned, as an Answer."""
-    return returned if isinstance(returned, Answer) else Answer(returned)

@@ -53,7 +53,7 @@ def smoothgrad(
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
         noisy = _noisy(pinned, scale, range(first, first + copies))
-        answered = answer_of(inner.name, noisy, params)
+        answered = answer_of(inner, noisy, params)
         overall |= answered.overall
         for key, values in answered.values.items():
             each = values.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)

@@ -85,8 +85,10 @@ def join(
     embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
     if channels is not None and (channels != how or len(embedded) < len(raw)):
         return attribution.channels(channels)
+    if not embedded:
+        return attribution
     reduced = {shown: how for shown, name in zip(attribution.by_name(), raw, strict=True) if name in embedded}
-    return attribution.with_channels(reduced) if embedded else attribution
+    return attribution.with_channels(reduced)
 
 
 def _extra(
@@ -144,6 +146,8 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
 
 def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None:
     """Which of an input's units are not padding; of several ids per token with scores of their own, all or none."""
+    if subject.form != "dict":
+        return None  # no mask is given
     shape = _shape(subject, name, raw, k_shown)
     mask = real_units(subject, name, shape)
     if mask is None or subject.roles.get(name) != "ids" or embeddings(raw)[0].dim() - k_shown < len(shape):
@@ -166,7 +170,7 @@ def _channel_axis(subject: Subject, name: str, raw: Any, k_shown: bool) -> int |
         return None  # one number per position already
     if subject.roles.get(name) == "ids":
         return len(shape)
-    if has_tokens(subject, name, shape):
+    if len(shape) == 3 and has_tokens(subject, name, shape):
         return 2
     return 1 if len(shape) > 2 else None
 

@@ -12,11 +12,6 @@ from whence.errors import warn
 _ROUNDING = 1e-4  # of the largest score: an order that is drawn by lot changes no more than this
 
 
-def drawn_since(state: Tensor) -> bool:
-    """Whether anything was drawn from torch's generator."""
-    return not torch.equal(torch.get_rng_state(), state)
-
-
 def warn_of_chance(method: str, scores: Tensor, again: Callable[[], Tensor]) -> None:
     """Warn if the model's scores change with what it draws: `again` gives those of another draw."""
     with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
         if listener is not None:
             listener.begin()  # first: it renews what it has followed
     tell = plan.tell or plan.ledger
-    active = not (plan.wants is plan.edit is tell is None)
+    active = any(asked is not None for asked in (plan.wants, plan.edit, tell))
     captures = Captures(
         plan.wants, plan.edit, tell, active,
         counts=active or plan.attention or subject.needs_attention,
@@ -131,7 +132,8 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     )
     rewind()
     random = torch.get_rng_state()
-    with torch.set_grad_enabled(plan.gradient), watched(None if plan.light else subject.root, flow):
+    root = subject.root if active or plan.detach_at is not None or subject.at is not None else None
+    with torch.set_grad_enabled(plan.gradient), nullcontext() if root is None else watched(root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
             output = _called(subject, handed, flow)
@@ -149,7 +151,8 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
         subject.record.overall["held"] = list(flow.leaves.held)
     leaves = flow.leaves.tensors
     if measures:
-        if not subject.values and chance.drawn_since(random):  # what is substituted cannot be given to the plain model
+        drawn = not torch.equal(torch.get_rng_state(), random)
+        if drawn and not subject.values:  # what is substituted cannot be given to the plain model
             chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
         facts.score, facts.index = score.detach(), index
         if not (callable(subject.target) or isinstance(output, Tensor)):

@@ -63,7 +63,7 @@ def several(target: Any) -> bool:
     """Whether a target, as the user gave it, asks for several scores per row (a 2-D tensor or nested list)."""
     if isinstance(target, Indices):
         return True
-    if target is None or callable(target) or isinstance(target, tuple):
+    if target is None or callable(target) or isinstance(target, tuple | int):
         return False
     if isinstance(target, list) and target and isinstance(target[0], tuple):
         return False
