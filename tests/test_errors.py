@@ -200,7 +200,7 @@ def test_a_method_that_needs_attention_says_that_there_is_none(monkeypatch: pyte
     """The check is the front door's; the methods that need it register the fact."""
     registry: Registry[Any] = Registry("method")
     registry.register("reader", needs="attention", slope=True)(lambda subject: subject.run().pull())
-    for module in ("whence.api", "whence.adapters.options", "whence.methods"):
+    for module in ("whence.adapters.options", "whence.methods"):
         monkeypatch.setattr(importlib.import_module(module), "methods", registry)
     with pytest.raises(whence.NoAttention, match="reader reads attention, but this model has none"):
         whence.explain(MLP, X, method="reader")

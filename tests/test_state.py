@@ -421,3 +421,26 @@ def test_a_large_thing_that_a_model_merely_knows_is_not_copied() -> None:
     with scope(model):
         held = gc.get_referrers(model.trainer.data[-1])
     assert [one for one in held if isinstance(one, list)] == [model.trainer.data]
+
+
+# ---- NumPy's random state ----
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, np.random.randn], ids=["uniform", "normal"])
+@pytest.mark.parametrize("waiting", [False, True], ids=["", "with a normal number that waits"])
+def test_numpys_random_state_is_as_it_was(draw: Callable[[], float], waiting: bool) -> None:
+    """The second normal number of a pair is drawn without a trace in the generator's memory."""
+
+    def model(x: Tensor) -> Tensor:
+        return x * (1 + 0 * draw())
+
+    for _ in range(3):  # the state is remembered from one explanation to the next
+        np.random.seed(1)
+        if waiting:
+            np.random.randn()
+        before = np.random.get_state(legacy=False)
+        whence.explain(model, torch.ones(2, 3), method="gradient", target=0)
+        after = np.random.get_state(legacy=False)
+        assert (before["state"]["key"] == after["state"]["key"]).all()
+        assert [before[k] for k in ("has_gauss", "gauss")] == [after[k] for k in ("has_gauss", "gauss")]
+        assert before["state"]["pos"] == after["state"]["pos"]

@@ -16,7 +16,7 @@ from whence.engine.call import Rule
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import DivergedError, ParameterError, emit, gathered
-from whence.methods import Method, answer_of, sensitivity
+from whence.methods import Method, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
 from whence.methods.defaults import OTHERWISE, default
@@ -229,7 +229,8 @@ def _answer(method: Entry[Method], subject: Subject, params: Mapping[str, Any], 
 
 def _answer_of(method: Entry[Method], subject: Subject, params: Mapping[str, Any]) -> Answer:
     """What the method answers; its receipt entries are noted."""
-    answer = answer_of(method, subject, params)
+    returned = method.function(subject, **params)
+    answer = returned if isinstance(returned, Answer) else Answer(returned)
     subject.record.overall |= answer.overall
     if answer.per_row:
         subject.record.note_per_row(**answer.per_row)

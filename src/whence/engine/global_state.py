@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 Flag = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is read, and how it is set
+Flags = list[tuple[Flag, Any]]  # and what they were
 
 
 def _attribute(holder: Any, name: str) -> Flag:
@@ -73,7 +74,7 @@ def devices() -> tuple[str, ...]:
     return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
-def _read(flags: tuple[Flag, ...]) -> list[tuple[Flag, Any]]:
+def _read(flags: tuple[Flag, ...]) -> Flags:
     try:
         return [(flag, flag[0]()) for flag in flags]
     except RuntimeError:  # torch refuses to name a precision that was set in two ways
@@ -84,7 +85,7 @@ def _read(flags: tuple[Flag, ...]) -> list[tuple[Flag, Any]]:
         return values
 
 
-def _put_back(values: list[tuple[Flag, Any]]) -> None:
+def _put_back(values: Flags) -> None:
     for (read, write), value in values:
         if read() != value:
             write(value)
@@ -99,14 +100,14 @@ class _NumpyState:
 
     _BYTES = 625 * 4
 
-    def __init__(self) -> None:
-        self._memory, self._full = b"", np.random.get_state(legacy=False)
-        self._generator: Any = None
-        self._address: int | None = None
+    _memory: bytes = b""
+    _full: Any = None
+    _generator: Any = None
+    _address: int | None = None
 
     def save(self) -> None:
         memory = self._read()
-        if not memory or memory != self._memory or self._full["has_gauss"]:
+        if not memory or self._full is None or memory != self._memory or self._full["has_gauss"]:
             self._memory, self._full = memory, np.random.get_state(legacy=False)
 
     def restore(self) -> None:
@@ -128,7 +129,7 @@ class _Process:
     holders = 0
     drew = False  # whether a model was seen to draw from torch's generators
     random: tuple[Any, ...] = ()
-    flags: list[tuple[Flag, Any]] = []  # noqa: RUF012
+    flags: Flags = []  # noqa: RUF012
     stance: Any = None
     numpy = _NumpyState()
 
@@ -161,7 +162,6 @@ class _Process:
 
 lock = threading.RLock()
 _process = _Process()
-_own = threading.local()  # of each scope of this thread, the innermost last: its flags, and whether a pass has begun
 
 
 def draws() -> None:
@@ -169,28 +169,23 @@ def draws() -> None:
     _process.drew = True
 
 
-def rewind() -> bool:
-    """Random states and flags as they were at the beginning, unless other threads are at work too.
-
-    Whether there is anything to rewind: the first pass of a scope finds all as it was.
-    """
-    within = getattr(_own, "within", None)
-    flags, begun = within[-1] if within else ([], False)
-    if within:
-        within[-1] = flags, True
-    if not begun:
-        return False
+def rewind(flags: Flags) -> None:
+    """This thread's flags as they were, and random states too, unless other threads are at work."""
     _put_back(flags)
     with lock:
         if _process.holders == 1:
             _process.restore()
-    return True
+
+
+def own_flags() -> Flags:
+    """The flags of this thread, as they are."""
+    return _read(_own_flags())
 
 
 @contextmanager
 def kept() -> Iterator[None]:
     """Random states and flags are as they were afterwards."""
-    before = _read(_own_flags())
+    before = own_flags()
     with lock:
         if _process.holders == 0:
             _process.enter()
@@ -203,15 +198,3 @@ def kept() -> Iterator[None]:
             if _process.holders == 0:
                 _process.leave()
         _put_back(before)
-
-
-@contextmanager
-def settled() -> Iterator[None]:
-    """What this thread's flags are now, they are at the beginning of every pass."""
-    if not hasattr(_own, "within"):
-        _own.within = []
-    _own.within.append((_read(_own_flags()), False))
-    try:
-        yield
-    finally:
-        _own.within.pop()

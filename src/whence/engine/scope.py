@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,8 +22,15 @@ from whence.engine.ops import Spelling, spelling
 from whence.engine.snapshot import Search, Snapshot
 
 _held: dict[nn.Module, tuple[Snapshot, int]] = {}  # and by how many scopes
-_own = threading.local()  # the modules of each scope of this thread, the innermost last
+_own = threading.local()  # `scopes`: those of this thread, the innermost last
 _memory: dict[int, list[tuple[Tensor, Snapshot]]] = {}  # whose memory it is, once somebody asks
+
+
+@dataclass(eq=False)
+class _Scope:
+    modules: list[nn.Module]
+    flags: global_state.Flags  # of this thread, at the beginning of every pass
+    begun: bool = False  # whether there was a pass yet
 
 
 @contextmanager
@@ -37,17 +45,21 @@ def scope(*roots: nn.Module | None) -> Iterator[None]:
         for device in global_state.devices():
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        stack.enter_context(global_state.settled())
-        stack.enter_context(_left_as_found([root for root in roots if root is not None]))
+        flags = global_state.own_flags()
+        stack.enter_context(_left_as_found([root for root in roots if root is not None], flags))
         yield
 
 
 def rewind() -> None:
-    """Before another pass in this scope: the model and the random states as they were at its beginning."""
-    if not global_state.rewind():
+    """Before a pass in this scope: the model and the random states as they were at its beginning."""
+    scopes: list[_Scope] = getattr(_own, "scopes", [])
+    if not scopes or not scopes[-1].begun:  # the first one finds all as it was
+        for inner in scopes[-1:]:
+            inner.begun = True
         return
+    global_state.rewind(scopes[-1].flags)
     with global_state.lock:
-        for module in _own.modules[-1]:
+        for module in scopes[-1].modules:
             snapshot, count = _held[module]
             if count == 1:
                 snapshot.restore(module, done=False)
@@ -96,7 +108,7 @@ def _find_memory() -> None:
 
 
 @contextmanager
-def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
+def _left_as_found(roots: list[nn.Module], flags: global_state.Flags) -> Iterator[None]:
     modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
     with global_state.lock:
         search = Search(modules)
@@ -106,13 +118,13 @@ def _left_as_found(roots: list[nn.Module]) -> Iterator[None]:
             if snapshot.opaque:
                 global_state.draws()  # what scripted code does cannot be seen
         _memory.clear()
-    if not hasattr(_own, "modules"):
-        _own.modules = []
-    _own.modules.append(modules)
+    if not hasattr(_own, "scopes"):
+        _own.scopes = []
+    _own.scopes.append(_Scope(modules, flags))
     try:
         yield
     finally:
-        _own.modules.pop()
+        _own.scopes.pop()
         with global_state.lock:
             for module in modules:
                 snapshot, count = _held.pop(module)

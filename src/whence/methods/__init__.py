@@ -6,24 +6,16 @@ this folder are found by themselves; `order=` at a method's decorator says where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from torch import Tensor
 
 from whence.methods.answer import Answer
 from whence.registry import Entry, Registry
-from whence.subject import Subject
 
 Method = Callable[..., Answer | dict[str, Tensor]]
 methods: Registry[Method] = Registry("method", package=__name__)
 method = methods.register
-
-
-def answer_of(entry: Entry[Method], subject: Subject, params: Mapping[str, Any]) -> Answer:
-    """What a method answers for a subject whose baseline is resolved."""
-    returned = entry.function(subject, **params)
-    return returned if isinstance(returned, Answer) else Answer(returned)
 
 
 def sensitivity(entry: Entry[Method], inner: str) -> bool:

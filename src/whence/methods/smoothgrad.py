@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import MethodError, warn
-from whence.methods import answer_of, method, methods
+from whence.methods import method, methods
 from whence.methods.answer import Answer
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
@@ -53,9 +53,9 @@ def smoothgrad(
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
         noisy = _noisy(pinned, scale, range(first, first + copies))
-        answered = answer_of(inner, noisy, params)
-        overall |= answered.overall
-        for key, values in answered.values.items():
+        answered = inner.function(noisy, **params)
+        overall |= answered.overall if isinstance(answered, Answer) else {}
+        for key, values in (answered.values if isinstance(answered, Answer) else answered).items():
             each = values.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)
             here = each.mean(0)
             difference = here - mean.get(key, here)

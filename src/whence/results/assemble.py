@@ -132,6 +132,9 @@ def _names(subject: Subject, full: Mapping[str, Tensor]) -> list[str]:
 
 
 def _of_input(full: Mapping[str, Tensor], name: str) -> Any:
+    """An input's values, or one for each embedding that its ids enter."""
+    if name in full and len(full) == 1:
+        return full[name]
     own = [value for key, value in full.items() if input_of(key) == name]
     return own[0] if len(own) == 1 else tuple(own)
 
