@@ -33,6 +33,7 @@ from whence.subject import Record, Subject, at_baseline
 from whence.subject.record import row_entries
 from whence.subject.targets import Output, several
 from whence.util.progress import steps
+from whence.util.receipt import Receipt
 from whence.util.terminal import say
 
 _log = logging.getLogger("whence")
@@ -96,7 +97,9 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
         reason = f"{method} cannot follow the model, which takes another branch for the baseline than for the input"
         attribution = _explained(model, inputs, options, OTHERWISE)
     _log.info("whence: %s was chosen: %s", attribution.method, reason)
-    return replace(attribution, receipt={**attribution.receipt, "method_chosen": f"{attribution.method}: {reason}"})
+    return replace(
+        attribution, receipt=Receipt(attribution.receipt, {"method_chosen": f"{attribution.method}: {reason}"})
+    )
 
 
 def _explained(model: Any, inputs: Any, options: Options, name: str) -> Attribution:

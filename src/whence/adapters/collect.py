@@ -17,6 +17,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import warn
 from whence.results import forms
 from whence.results.attribution import Attribution
+from whence.util.receipt import Receipt, joined, waiting
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
 _LIKE_VALUES = ("values", "raw", "positive", "negative", "real")
@@ -40,7 +41,7 @@ def _with_label_probabilities(a: Attribution) -> Attribution:
         for name, score in scores.items()
         if name in a.receipt and score is not None and a.receipt.get("output") == "logit"
     }
-    return replace(a, receipt={**a.receipt, **probabilities})
+    return replace(a, receipt=Receipt(a.receipt, probabilities))
 
 
 def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any) -> Attribution:
@@ -131,17 +132,17 @@ def _targets(given: list[Any]) -> Any:
     return [item for g in given for item in g] if all(isinstance(g, list) for g in given) else given[0]
 
 
-def _receipts(given: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _receipts(given: list[Mapping[str, Any]]) -> Receipt:
     """One receipt: counts are added, facts per row are concatenated, the rest is the first one's."""
-    receipt = dict(given[0])
+    receipt = Receipt(given[0])
     for name in ("forward_passes", "backward_passes"):
         receipt[name] = sum(one[name] for one in given)
     names = [name for name in receipt.pop("per_row", ()) if all(name in one for one in given)]
     for name in list(given[0].get("per_row", ())):
-        receipt.pop(name, None)
+        del receipt[name]
     for name in names:
-        receipt[name] = [line for one in given for line in one[name]]
-    return receipt | ({"per_row": names} if names else {})
+        receipt[name] = joined([waiting(one, name) for one in given])
+    return Receipt(receipt, {"per_row": names} if names else {})
 
 
 # ---- windows of one text ----
@@ -169,8 +170,8 @@ def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
         name: None if (given := getattr(a, name)) is None else given.mean(0, keepdim=True) for name in _PER_ROW
     }
     facts: dict[str, Any] = text_facts([whole], len(whole))
-    receipt = {**{k: v for k, v in a.receipt.items() if k not in a.receipt.get("per_row", ())}, "windows": len(windows)}
-    receipt.pop("per_row", None)
+    gone = ("per_row", *a.receipt.get("per_row", ()))
+    receipt = {**{name: a.receipt[name] for name in a.receipt if name not in gone}, "windows": len(windows)}
     return replace(
         a, **means, **facts, values=mean(a.values), raw=mean(a.raw), positive=None, negative=None, kept={},
         labels=a.labels and a.labels[:1], target=a.target[:1], receipt=receipt,

@@ -96,7 +96,9 @@ def subject_of(
 def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:
     """One seed for each row."""
     given = seed.tolist() if hasattr(seed, "tolist") else seed
-    seeds = tuple(given) if isinstance(given, list | tuple | range) else (given,) * rows
+    if is_whole(given):
+        return (int(given),) * rows
+    seeds = tuple(given) if isinstance(given, list | tuple | range) else ()
     if len(seeds) != rows or not all(map(is_whole, seeds)):
         raise not_allowed("seed", seed, f"an int, or one int for each of the {rows} rows")
     return tuple(map(int, seeds))

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from whence.util.receipt import Later
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -20,6 +22,6 @@ class Answer:
     baseline_score: Tensor | None = None  # (rows, k): f(x'), where the method ran the model there
     start_score: Tensor | None = None  # (rows, k): f where the method started, which stands in for f(x')
     extras: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # more numbers, each shaped like `values`
-    per_row: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # receipt entries with one item per row
+    per_row: Mapping[str, Later | Sequence[Any]] = field(default_factory=dict)  # receipt entries with one item per row
     overall: Mapping[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
     keeps_padding: bool = False  # what a mask hides has scores too, and they are to be shown

@@ -19,6 +19,7 @@ from whence.subject import Subject
 from whence.subject.masks import has_tokens, real_units
 from whence.util.checks import all_finite
 from whence.util.keys import input_of
+from whence.util.receipt import Receipt
 from whence.util.stats import completeness
 
 
@@ -280,7 +281,7 @@ def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:
     return [tuple(row[0].tolist()) for row in index]
 
 
-def _receipt(subject: Subject) -> dict[str, Any]:
+def _receipt(subject: Subject) -> Receipt:
     record = subject.record
     if record.overall.get("held"):
         names = ", ".join(map(repr, record.overall["held"]))
@@ -299,4 +300,4 @@ def _receipt(subject: Subject) -> dict[str, Any]:
             "They kept the plain derivative. Scripted code, vmap, custom autograd functions and the model's own "
             "threads do this; replace them by plain ops to have them explained.",
         )
-    return {"output": "score" if callable(subject.target) else subject.output, **record.summary()}
+    return Receipt({"output": "score" if callable(subject.target) else subject.output}, record.summary())

@@ -15,6 +15,7 @@ from whence.errors import InputError, Message, ParameterError, emit
 from whence.results import forms
 from whence.util.checks import check_choice, not_allowed
 from whence.util.files import Place, page_written
+from whence.util.receipt import Later, Receipt, waiting
 from whence.util.terminal import clean, say
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class Attribution:
                 return {key: pick(item) for key, item in value.items()}
             if isinstance(value, tuple):
                 return tuple(pick(item) for item in value)
+            if isinstance(value, Later):
+                return value.pick(rows) if len(value) == count else value
             return [value[row] for row in rows] if isinstance(value, list) and len(value) == count else value
 
         plain = ("method", "params", "receipt", "channel_axis", "kept")
@@ -92,10 +95,10 @@ class Attribution:
             for name, layers in self.kept.items()
         }
         picked = {f.name: pick(getattr(self, f.name)) for f in fields(self) if f.name not in plain}
-        per_row = {name: pick(self.receipt[name]) for name in self.receipt.get("per_row", ())}
+        per_row = {name: pick(waiting(self.receipt, name)) for name in self.receipt.get("per_row", ())}
         messages = [_about(Message(**one), rows) for one in self.receipt.get("warned", ())]
         about = [message for message in messages if message is not None]
-        return replace(self, **picked, kept=kept, receipt={**self.receipt, **per_row, **_receipt(about)})
+        return replace(self, **picked, kept=kept, receipt=Receipt(self.receipt, per_row, _receipt(about)))
 
     def _trimmed(self) -> Attribution:
         """A single row without its padding."""
@@ -167,7 +170,7 @@ class Attribution:
     def with_channels(self, how: Mapping[str, str]) -> Attribution:
         """The same with a receipt entry of how the channels of some inputs were put together, by the input's name."""
         entry = next(iter(how.values())) if len(self.by_name()) == 1 else dict(how)
-        return replace(self, receipt={**self.receipt, "channels": entry})
+        return replace(self, receipt=Receipt(self.receipt, {"channels": entry}))
 
     def signed(self, name: str = "") -> bool:
         """Whether the values of an input (by default, of all) are for and against the target, and not magnitudes."""
@@ -288,7 +291,7 @@ def with_warnings(a: Attribution, messages: Sequence[Message], **more: Any) -> A
     """
     for message in messages:
         emit(message)
-    return replace(a, receipt={**more, **a.receipt, **_receipt(messages)})
+    return replace(a, receipt=Receipt(more, a.receipt, _receipt(messages)))
 
 
 def _receipt(messages: Sequence[Message]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from whence.results.attribution import Attribution
 from whence.subject import Subject
+from whence.util.receipt import Receipt
 
 
 def with_feature_names(a: Attribution, subject: Subject) -> Attribution:
@@ -21,4 +22,4 @@ def with_feature_names(a: Attribution, subject: Subject) -> Attribution:
     if not units:
         return a
     own = next(iter(units.values())) if a.one_input else units
-    return replace(a, units=own, receipt={**a.receipt, "names": list(units)})  # type: ignore[arg-type]
+    return replace(a, units=own, receipt=Receipt(a.receipt, {"names": list(units)}))  # type: ignore[arg-type]

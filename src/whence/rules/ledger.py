@@ -100,15 +100,6 @@ class Ledger:
     def fused(self, site: Site, modalities: Any, depth: int, numbers: Any) -> None:
         """A fused attention has no boundary inside."""
 
-    def separates(self) -> list[bool]:
-        """Of each boundary: whether all that was made before it and is taken after it goes through it."""
-        alive = [0] * (self.ops + 2)  # how many values are held over, after each op
-        for life in self.lives:
-            alive[life.born] += 1
-            alive[life.last] -= 1
-        alive = list(accumulate(alive))
-        return [alive[b.number] == (b.life.born <= b.number < b.life.last) for b in self.boundaries]
-
     def sums(self, r: Tensor, row_axis: RowAxis | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""
         if self.rows == 1:
@@ -116,6 +107,16 @@ class Ledger:
         if row_axis is None:
             raise RowsLost(f"{of} does not say which of its entries belong to which row")
         return row_axis.sums(r.real if r.is_complex() else r).double()
+
+
+def separates(boundaries: Sequence[Boundary], lives: Sequence[Life], ops: int) -> list[bool]:
+    """Of each boundary: whether all that was made before it and is taken after it goes through it."""
+    alive = [0] * (ops + 2)  # how many values are held over, after each op
+    for life in lives:
+        alive[life.born] += 1
+        alive[life.last] -= 1
+    alive = list(accumulate(alive))
+    return [alive[b.number] == (b.life.born <= b.number < b.life.last) for b in boundaries]
 
 
 class Bookkeeping(Tracker):

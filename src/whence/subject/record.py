@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.engine.flow import Flow
 from whence.engine.log import Step
+from whence.util.receipt import Later, Receipt, joined
 
 
 @dataclass
@@ -44,12 +45,12 @@ class Record:
     bytes_per_row: float = 0.0  # of one pass, counted over its live ops
     overall: dict[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
     lost: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # what local path integrals missed
-    per_row: dict[str, list[Any]] = field(default_factory=dict)  # receipt entries with one item per row
+    per_row: dict[str, list[Later | list[Any]]] = field(default_factory=dict)  # receipt entries by row, part by part
 
-    def note_per_row(self, **entries: Sequence[Any]) -> None:
+    def note_per_row(self, **entries: Later | Sequence[Any]) -> None:
         """Add entries to the receipt that have one item per row."""
         for name, items in entries.items():
-            self.per_row.setdefault(name, []).extend(items)
+            self.per_row.setdefault(name, []).append(items if isinstance(items, Later) else list(items))
 
     def add(self, flow: Flow, rows: int) -> None:
         """Count what one pass did."""
@@ -76,14 +77,14 @@ class Record:
             for key in [key for key, count in counter.items() if count <= 0]:
                 del counter[key]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Receipt:
         """The receipt: plain data, largest counts first."""
         unruled = self.unruled | Counter({op: len(times) for op, times in self.lost.items() if op not in self.unruled})
-        return {
+        return Receipt({
             "forward_passes": self.forwards,
             "backward_passes": self.backwards,
             **self.overall,
-            **self.per_row,
+            **{name: joined(parts) for name, parts in self.per_row.items()},
             **({"per_row": list(self.per_row)} if self.per_row else {}),
             "ops": [{"op": op, "rule": rule, "count": n} for (op, rule), n in self.ops.most_common()],
             "unruled": [
@@ -92,7 +93,7 @@ class Record:
                 for (op, path), n in unruled.most_common()
             ],
             "unseen": [{"node": node, "path": path, "count": n} for (node, path), n in self.unseen.most_common()],
-        }
+        })  # fmt: skip
 
 
 def row_entries(numbers: Tensor) -> list[Any]:

@@ -130,7 +130,7 @@ class Reading:
         self.tokens = Tokens(self.subject.rows)
         self.activations: dict[tuple[str, int], list[Tensor]] = {}  # Σ h·∇h of what entered a layer's run, by target
         self.outputs: dict[str, tuple[Modality, list[Tensor]]] = {}  # ‖∇h‖ of what a layer gave last, by target
-        self.per_row: dict[str, list[Any]] = {}  # receipt entries of the pass
+        self.per_row: dict[str, Any] = {}  # receipt entries of the pass
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, AttentionMap] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from whence.engine.plan import Account
 from whence.errors import warn
-from whence.rules.ledger import Ledger
+from whence.rules.ledger import Ledger, separates
 from whence.subject import Subject
 from whence.subject.masks import real_units
 from whence.subject.passes import Pass
 from whence.util.keys import input_of
+from whence.util.receipt import Later
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word
@@ -22,7 +24,7 @@ _LEAK = 1e-4  # of what started: more than this may not go without a word
 
 def account(
     subject: Subject, ledger: Account | None, done: Pass, relevance: Mapping[str, Tensor], start: Tensor | None = None
-) -> dict[str, list[Any]]:
+) -> dict[str, Later]:
     """The receipt of each row: what started, what arrived, what was lost by kind and where, what passed each module.
 
     At every boundary: carried + lost by the ops after it + `beside` = start. `cut` says that by the graph nothing goes
@@ -30,54 +32,104 @@ def account(
     """
     assert isinstance(ledger, Ledger)
     shape = done.score.shape
-    begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu()
-    arrived, padding = _arrived(subject, relevance, shape)
-    entries = sorted(ledger.entries, key=lambda entry: entry.number)
-    losses = [(entry, kind, amounts) for entry in entries for kind, amounts in entry.lost.items()]
-    lost = _table([amounts for _, _, amounts in losses], shape)  # (losses, rows, k)
-    halved = _table([entry.halved for entry in entries if entry.halved], shape).sum(0)
-    kinds = list(dict.fromkeys(kind for _, kind, _ in losses))
-    of_kind = torch.tensor([kinds.index(kind) for _, kind, _ in losses], dtype=torch.long, device="cpu")
-    by_kind = torch.zeros(len(kinds), *shape, dtype=torch.float64, device="cpu").index_add(0, of_kind, lost)
-    rest = begun - arrived - padding - by_kind.sum(0)
-    carried = _table([b.carried for b in ledger.boundaries], shape)
-    after = _after(ledger, losses, lost, of_kind, len(kinds))  # (boundaries, kinds, rows, k)
-    beside = begun - carried - after.sum(1)
-    cuts = ledger.separates()
-
-    def line(row: int, k: int) -> dict[str, Any]:
-        amounts = lost[:, row, k]
-        most = amounts.abs().argsort(descending=True, stable=True)[:_MOST].tolist()
-        layers = zip(carried[:, row, k].tolist(), after[:, :, row, k].tolist(), beside[:, row, k].tolist(), strict=True)
-        return {
-            "start": float(begun[row, k]),
-            "end": float(arrived[row, k]),
-            "lost": {
-                **dict(zip(kinds, by_kind[:, row, k].tolist(), strict=True)),
-                **({"padding": float(padding[row, k])} if float(padding[row, k]) else {}),
-            },
-            "unaccounted": float(rest[row, k]),
-            "halved": float(halved[row, k]),
-            "layers": [
-                {"module": b.path, "call": b.call, "cut": cut, "carried": c, "beside": r,
-                 "lost": {kind: amount for kind, amount in zip(kinds, a, strict=True) if amount}}
-                for b, cut, (c, a, r) in zip(ledger.boundaries, cuts, layers, strict=True)
-            ],
-            "where": [
-                {"module": losses[i][0].path, "op": losses[i][0].family, "kind": losses[i][1],
-                 "amount": float(amounts[i])}
-                for i in most if float(amounts[i])
-            ],
-        }  # fmt: skip
-
-    rows, targets = shape
-    lines = [[line(row, k) for k in range(targets)] for row in range(rows)]
+    begun = torch.ones(shape, dtype=torch.float64, device="cpu") if start is None else start.double().cpu().clone()
+    found = _Account(ledger, begun, *_arrived(subject, relevance, shape))
     for key in sorted(ledger.unmet):
         warn(f"{subject.method}: composite={{{key!r}: ...}} met no op with weights; whence.trace shows them all.")
     if not ledger.multiplies:
         fine = max(_LEAK, 32 * torch.finfo(done.score.dtype).eps)
-        _warn_of_a_leak(subject, begun, rest, torch.maximum(arrived.abs(), by_kind.abs().sum(0)), fine)
-    return {"relevance": [each[0] if targets == 1 else each for each in lines]}
+        _warn_of_a_leak(subject, found, fine)
+    return {"relevance": Later.of(found.lines, shape[0])}
+
+
+class _Account:
+    """The numbers of all rows as tables, (…, rows, targets); lines are made of them for whoever reads the receipt."""
+
+    def __init__(self, ledger: Ledger, begun: Tensor, arrived: Tensor, padding: Tensor) -> None:
+        self.begun, self.arrived, self.padding = begun, arrived, padding
+        self.entries = sorted(ledger.entries, key=lambda entry: entry.number)
+        self.boundaries, self.cuts = ledger.boundaries, partial(separates, ledger.boundaries, ledger.lives, ledger.ops)
+        self.losses = [(entry, kind, amounts) for entry in self.entries for kind, amounts in entry.lost.items()]
+        self.kinds = list(dict.fromkeys(kind for _, kind, _ in self.losses))
+
+    @cached_property
+    def of_kind(self) -> Tensor:
+        return torch.tensor([self.kinds.index(kind) for _, kind, _ in self.losses], dtype=torch.long, device="cpu")
+
+    @cached_property
+    def lost(self) -> Tensor:
+        return _table([amounts for _, _, amounts in self.losses], self.begun.shape)  # (losses, rows, k)
+
+    @cached_property
+    def by_kind(self) -> Tensor:
+        return self.lost.new_zeros(len(self.kinds), *self.begun.shape).index_add(0, self.of_kind, self.lost)
+
+    @cached_property
+    def rest(self) -> Tensor:
+        """What is neither at the input nor among the losses."""
+        return self.begun - self.arrived - self.padding - self.by_kind.sum(0)
+
+    @cached_property
+    def _read(self) -> tuple[Tensor, ...]:
+        """What lines are made of, each (rows, targets, …)."""
+        shape = self.begun.shape
+        carried = _table([b.carried for b in self.boundaries], shape)
+        after = self._after()  # (boundaries, kinds, rows, k)
+        most = self.lost.abs().argsort(dim=0, descending=True, stable=True)[:_MOST]
+        halved = _table([entry.halved for entry in self.entries if entry.halved], shape).sum(0)
+        numbers = torch.stack([self.begun, self.arrived, self.padding, self.rest, halved])
+        tables = (numbers, self.by_kind, carried, self.begun - carried - after.sum(1), most, self.lost.gather(0, most))
+        return *(t.permute(1, 2, 0) for t in tables), after.permute(2, 3, 0, 1)
+
+    def lines(self, rows: list[int]) -> list[Any]:
+        """The entries of some rows: a line, or a list of them where there are several targets."""
+        index = torch.tensor(rows, dtype=torch.long, device="cpu")
+        targets = self.begun.shape[1]
+        tables = (t[index].flatten(0, 1).tolist() for t in self._read)
+        lines = [self._line(*of_one) for of_one in zip(*tables, strict=True)]
+        return lines if targets == 1 else [lines[i : i + targets] for i in range(0, len(lines), targets)]
+
+    def _line(
+        self, numbers: list[float], by_kind: list[float], carried: list[float], beside: list[float], most: list[int],
+        amounts: list[float], after: list[list[float]],
+    ) -> dict[str, Any]:  # fmt: skip
+        start, end, padding, rest, halved = numbers
+        kinds, names = self.kinds, self._names
+        lost = dict(zip(kinds, by_kind, strict=True))
+        if padding:
+            lost["padding"] = padding
+        layers = [
+            {"module": module, "call": call, "cut": cut, "carried": c, "beside": b,
+             "lost": dict(zip(kinds, a, strict=True)) if all(a) else {k: x for k, x in zip(kinds, a, strict=True) if x}}
+            for (module, call, cut), c, b, a in zip(self._places, carried, beside, after, strict=True)
+        ]  # fmt: skip
+        where = [
+            {"module": names[i][0], "op": names[i][1], "kind": names[i][2], "amount": amount}
+            for i, amount in zip(most, amounts, strict=True)
+            if amount
+        ]
+        return {
+            "start": start, "end": end, "lost": lost, "unaccounted": rest, "halved": halved, "layers": layers,
+            "where": where,
+        }  # fmt: skip
+
+    @cached_property
+    def _names(self) -> list[tuple[str, str, str]]:
+        return [(entry.path, entry.family, kind) for entry, kind, _ in self.losses]
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, bool]]:
+        return [(b.path, b.call, cut) for b, cut in zip(self.boundaries, self.cuts(), strict=True)]
+
+    def _after(self) -> Tensor:
+        """What the ops after each boundary lost, by kind."""
+        (losses, *shape), kinds = self.lost.shape, len(self.kinds)
+        spread = self.lost.new_zeros(losses, kinds, *shape)
+        spread[torch.arange(losses, device="cpu"), self.of_kind] = self.lost
+        behind = torch.cat([spread.flip(0).cumsum(0).flip(0), spread.new_zeros(1, kinds, *shape)])
+        numbers = torch.tensor([entry.number for entry, _, _ in self.losses], dtype=torch.long, device="cpu")
+        boundaries = torch.tensor([b.number for b in self.boundaries], dtype=torch.long, device="cpu")
+        return behind[torch.searchsorted(numbers, boundaries, right=True)]
 
 
 def _arrived(subject: Subject, relevance: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -94,17 +146,6 @@ def _arrived(subject: Subject, relevance: Mapping[str, Tensor], shape: torch.Siz
     return arrived - padding, padding
 
 
-def _after(ledger: Ledger, losses: Sequence[Any], lost: Tensor, of_kind: Tensor, kinds: int) -> Tensor:
-    """What the ops after each boundary lost, by kind."""
-    _, rows, targets = lost.shape
-    spread = torch.zeros(len(losses), kinds, rows, targets, dtype=torch.float64, device="cpu")
-    spread[torch.arange(len(losses), device="cpu"), of_kind] = lost
-    behind = torch.cat([spread.flip(0).cumsum(0).flip(0), spread.new_zeros(1, kinds, rows, targets)])
-    numbers = torch.tensor([entry.number for entry, _, _ in losses], dtype=torch.long, device="cpu")
-    boundaries = torch.tensor([b.number for b in ledger.boundaries], dtype=torch.long, device="cpu")
-    return behind[torch.searchsorted(numbers, boundaries, right=True)]
-
-
 def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Tensor:
     """(columns, rows, targets); what was not met is 0."""
     rows, targets = shape
@@ -116,9 +157,10 @@ def _table(columns: Sequence[Sequence[Tensor | None]], shape: torch.Size) -> Ten
     return torch.stack(filled) if filled else torch.zeros(0, rows, targets, dtype=torch.float64, device="cpu")
 
 
-def _warn_of_a_leak(subject: Subject, begun: Tensor, rest: Tensor, size: Tensor, fine: float) -> None:
+def _warn_of_a_leak(subject: Subject, found: _Account, fine: float) -> None:
     """Relevance that is neither at the input nor among the losses."""
-    share = rest.abs() / torch.maximum(begun.abs(), size).clamp(min=1e-30)
+    size = torch.maximum(found.arrived.abs(), found.by_kind.abs().sum(0))
+    share = found.rest.abs() / torch.maximum(found.begun.abs(), size).clamp(min=1e-30)
     if bool((share > fine).any()):
         rows = (share.amax(1) > fine).nonzero().flatten().tolist()
         why = "it went through ops that the engine does not see (receipt['unseen'])"

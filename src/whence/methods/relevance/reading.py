@@ -22,6 +22,7 @@ from whence.rules.attnlrp import UNIFORM_EXPAND
 from whence.rules.ledger import Ledger
 from whence.subject import Subject
 from whence.subject.passes import IN_PLACE, Pass
+from whence.util.receipt import Later
 
 Reduce = Callable[[Tensor, Tensor | None, Tensor], Tensor]  # a map, its gradient and its relevance → (rows, …)
 
@@ -140,7 +141,7 @@ def _read(subject: Subject, back: _Backward, options: Mapping[str, Any], quiet: 
     return reading
 
 
-def _pull(reading: Reading, back: _Backward, ledger: Ledger, done: Pass, quiet: bool) -> dict[str, list[Any]]:
+def _pull(reading: Reading, back: _Backward, ledger: Ledger, done: Pass, quiet: bool) -> dict[str, Later]:
     """The gradient, which tells at least where the score reads, and then the relevance; its account for the receipt."""
     if not back.edges:
         return {}
