@@ -74,11 +74,18 @@ class _Account:
         """What lines are made of, each (rows, targets, …)."""
         shape = self.begun.shape
         carried = _table([b.carried for b in self.boundaries], shape)
-        after = self._after()  # (boundaries, kinds, rows, k)
+        after = self._behind()  # (stretches, kinds, rows, k)
         most = self.lost.abs().argsort(dim=0, descending=True, stable=True)[:_MOST]
         halved = _table([entry.halved for entry in self.entries if entry.halved], shape).sum(0)
         numbers = torch.stack([self.begun, self.arrived, self.padding, self.rest, halved])
-        tables = (numbers, self.by_kind, carried, self.begun - carried - after.sum(1), most, self.lost.gather(0, most))
+        tables = (
+            numbers,
+            self.by_kind,
+            carried,
+            self.begun - carried - after.sum(1)[self._stretch[1]],
+            most,
+            self.lost.gather(0, most),
+        )
         return *(t.permute(1, 2, 0) for t in tables), after.permute(2, 3, 0, 1)
 
     def lines(self, rows: list[int]) -> list[Any]:
@@ -98,14 +105,14 @@ class _Account:
         lost = dict(zip(kinds, by_kind, strict=True))
         if padding:
             lost["padding"] = padding
+        later = [{kind: amount for kind, amount in zip(kinds, a, strict=True) if amount} for a in after]
         layers = [
-            {"module": module, "call": call, "cut": cut, "carried": c, "beside": b,
-             "lost": dict(zip(kinds, a, strict=True)) if all(a) else {k: x for k, x in zip(kinds, a, strict=True) if x}}
-            for (module, call, cut), c, b, a in zip(self._places, carried, beside, after, strict=True)
-        ]  # fmt: skip
+            {"module": module, "call": call, "cut": cut, "carried": c, "beside": b, "lost": later[i].copy()}
+            for (module, call, cut, i), c, b in zip(self._places, carried, beside, strict=True)
+        ]
         where = [
-            {"module": names[i][0], "op": names[i][1], "kind": names[i][2], "amount": amount}
-            for i, amount in zip(most, amounts, strict=True)
+            {"module": module, "op": op, "kind": kind, "amount": amount}
+            for (module, op, kind), amount in zip(map(names.__getitem__, most), amounts, strict=True)
             if amount
         ]
         return {
@@ -118,18 +125,25 @@ class _Account:
         return [(entry.path, entry.family, kind) for entry, kind, _ in self.losses]
 
     @cached_property
-    def _places(self) -> list[tuple[str, int, bool]]:
-        return [(b.path, b.call, cut) for b, cut in zip(self.boundaries, self.cuts(), strict=True)]
+    def _places(self) -> list[tuple[str, int, bool, int]]:
+        """Of each boundary: its module and call, whether it is a cut, and the stretch after it."""
+        places = zip(self.boundaries, self.cuts(), self._stretch[1].tolist(), strict=True)
+        return [(b.path, b.call, cut, stretch) for b, cut, stretch in places]
 
-    def _after(self) -> Tensor:
-        """What the ops after each boundary lost, by kind."""
+    @cached_property
+    def _stretch(self) -> tuple[Tensor, Tensor]:
+        """At which losses the boundaries stand, each once, and which of these each boundary has."""
+        numbers = torch.tensor([entry.number for entry, _, _ in self.losses], dtype=torch.long, device="cpu")
+        boundaries = torch.tensor([b.number for b in self.boundaries], dtype=torch.long, device="cpu")
+        return torch.searchsorted(numbers, boundaries, right=True).unique(return_inverse=True)
+
+    def _behind(self) -> Tensor:
+        """What was lost after each stretch begins, by kind."""
         (losses, *shape), kinds = self.lost.shape, len(self.kinds)
         spread = self.lost.new_zeros(losses, kinds, *shape)
         spread[torch.arange(losses, device="cpu"), self.of_kind] = self.lost
         behind = torch.cat([spread.flip(0).cumsum(0).flip(0), spread.new_zeros(1, kinds, *shape)])
-        numbers = torch.tensor([entry.number for entry, _, _ in self.losses], dtype=torch.long, device="cpu")
-        boundaries = torch.tensor([b.number for b in self.boundaries], dtype=torch.long, device="cpu")
-        return behind[torch.searchsorted(numbers, boundaries, right=True)]
+        return behind[self._stretch[0]]
 
 
 def _arrived(subject: Subject, relevance: Mapping[str, Tensor], shape: torch.Size) -> tuple[Tensor, Tensor]:
