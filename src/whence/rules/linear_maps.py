@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,19 +33,27 @@ class Maps:
 
     def raising(self) -> tuple[Tensor, Pull]:
         """x⁺W⁺ + x⁻W⁻, each by itself, and how signals come back."""
-        return self._sum(
-            (self.x.clamp(min=0), self.weight.clamp(min=0)), (self.x.clamp(max=0), self.weight.clamp(max=0))
-        )
+        return self._sum(self.weight.clamp(min=0), self.weight.clamp(max=0))
 
     def lowering(self) -> tuple[Tensor, Pull]:
         """x⁺W⁻ + x⁻W⁺."""
-        return self._sum(
-            (self.x.clamp(min=0), self.weight.clamp(max=0)), (self.x.clamp(max=0), self.weight.clamp(min=0))
-        )
+        return self._sum(self.weight.clamp(max=0), self.weight.clamp(min=0))
 
-    def _sum(self, *terms: tuple[Tensor, Tensor]) -> tuple[Tensor, Pull]:
-        (a, pull_a), (b, pull_b) = (self.apply(x, w) for x, w in terms)
-        return a + b, lambda s: (terms[0][0] * pull_a(s)).addcmul_(terms[1][0], pull_b(s))
+    @cached_property
+    def _signs(self) -> tuple[Tensor, Tensor | None]:
+        """x⁺ and x⁻, which is not there behind a ReLU."""
+        if self.x.numel() and bool(self.x.amin() < 0):
+            return self.x.clamp(min=0), self.x.clamp(max=0)
+        return self.x, None
+
+    def _sum(self, above: Tensor, below: Tensor) -> tuple[Tensor, Pull]:
+        """x⁺ with one weight and x⁻ with another."""
+        plus, minus = self._signs
+        a, pull_a = self.apply(plus, above)
+        if minus is None:
+            return a, lambda s: pull_a(s).mul_(plus)
+        b, pull_b = self.apply(minus, below)
+        return a.add_(b), lambda s: pull_a(s).mul_(plus).addcmul_(minus, pull_b(s))
 
 
 def maps_of(call: Call) -> Maps | None:

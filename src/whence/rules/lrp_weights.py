@@ -56,7 +56,7 @@ def alpha_beta(alpha: float = 2.0, beta: float = 1.0) -> Weighted:
         raise ParameterError(f"alpha={alpha}, beta={beta} are not allowed.\n  Give alpha ≥ 1 and beta = alpha − 1.")
     if not beta:
         return Weighted("alpha_beta", _raising(biased=True))
-    return Weighted("alpha_beta", _by_sides(Side(1, 0, _up, alpha), Side(0, 1, _down, -beta)))
+    return Weighted("alpha_beta", _apart(alpha, beta))
 
 
 def z_plus() -> Weighted:
@@ -184,6 +184,28 @@ def _without_bias(maps: Maps, largest: Any) -> Tensor:
 
 
 # ---- contributions of either sign, each with a denominator ----
+
+
+def _apart(alpha: float, beta: float) -> Callable[[Maps, Tensor, Divide], Shared]:
+    """α·R by what raises the output, −β·R by what lowers it; large temporaries cost as much as the maps themselves."""
+
+    def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
+        sides = ((maps.raising(), alpha, _up(maps.bias), 1), (maps.lowering(), -beta, _down(maps.bias), -1))
+        parts, lost = [], dict.fromkeys(("bias", "empty", "epsilon"), torch.zeros_like(maps.total(r)))
+        for (z, pull), share, bias, sign in sides:
+            empty = None if bool(z.all()) else z == 0
+            s = torch.div(r, z.add_(bias + sign * divide.epsilon), out=z).mul_(share)
+            if empty is not None:
+                s.masked_fill_(empty, 0.0)
+                lost["empty"] = lost["empty"] + share * maps.total(r * empty)
+            total = maps.total(s)
+            if isinstance(bias, Tensor):  # a convolution's is the same along the axis that was summed over
+                lost["bias"] = lost["bias"] + (total * bias if bias.shape[-1:] == (1,) else maps.total(s * bias))
+            lost["epsilon"] = lost["epsilon"] + sign * divide.epsilon * total
+            parts.append(pull(s))
+        return parts[0].add_(parts[1]), lost
+
+    return run
 
 
 @dataclass(frozen=True)
