@@ -17,6 +17,8 @@ from whence.engine.trackers import Birth, Op, Tracker
 from whence.engine.trackers.provenance import WEIGHTED, Life, origin_of
 from whence.engine.trackers.rows import RowAxis, row_axis_of
 
+_ROOM = 1 << 28  # bytes that rules may keep from one target to the next
+
 
 class RowsLost(Exception):
     """Sums per row are needed of a tensor whose row axis is not known."""
@@ -51,6 +53,7 @@ class Ledger:
         self.rows, self.multiplies, self.only = rows, multiplies, only
         self.unmet: set[str] = set()  # modules that a composite names and that did not run
         self.gives_back = False  # what is added to a token at its own position gives its share to the token
+        self.targets = 1  # how many will be propagated
         self.begin()
 
     def begin(self) -> None:
@@ -60,6 +63,7 @@ class Ledger:
         self.ops = 0  # live ops, views included
         self.deepest = 0  # how many ops with weights came before the last one
         self.target = 0  # the one that is propagated now
+        self.room = _ROOM
         self.on = True
 
     def tracker(self) -> Tracker:
@@ -103,7 +107,9 @@ class Ledger:
     def sums(self, r: Tensor, row_axis: RowAxis | None, of: Any = "") -> Tensor:
         """Each row's sum, in double precision."""
         if self.rows == 1:
-            return r.sum(dtype=torch.float64).view(1) if not r.is_complex() else r.real.sum().double().view(1)
+            r = r.real if r.is_complex() else r
+            r = r.sum(-1) if r.dim() > 1 and r.dtype != torch.float64 else r  # else all of it is copied first
+            return r.sum(dtype=torch.float64).view(1)
         if row_axis is None:
             raise RowsLost(f"{of} does not say which of its entries belong to which row")
         return row_axis.sums(r.real if r.is_complex() else r).double()
@@ -161,6 +167,14 @@ class Note:
     row_axes: tuple[RowAxis | None, ...]  # of the rows in the live inputs
     row_axis: RowAxis | None = None  # and in the output
     life: Any = None  # of the output
+    kept: dict[str, Any] | None = None  # what a rule made once for all targets
+
+    def memo(self, size: int) -> dict[str, Any] | None:
+        """Where a rule may keep so many bytes for the targets to come, if there are any and there is room."""
+        if self.kept is None and self.ledger.targets > 1 and self.ledger.room >= size:
+            self.ledger.room -= size
+            self.kept = {}
+        return self.kept
 
     @property
     def title(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,21 @@ class Maps:
     apply: Callable[[Tensor, Tensor], tuple[Tensor, Pull]]  # L(x', W'), and how signals come back to x'
     back: Pull  # of L(x, W) itself
     rows_last: bool = False  # the last axis is the rows', and may not be summed over
+    memo: dict[str, Any] | None = None  # what further targets will ask for again, of all positions
+    whole: Maps | None = None  # the same op at all positions, where this is at some of them
+    seen: Tensor | None = None  # which these are
+
+    def once(self, name: str, make: Callable[[Maps], Any]) -> Any:
+        """What does not depend on the relevance, made once for all targets."""
+        if self.memo is None:
+            return make(self)
+        if name not in self.memo:
+            self.memo[name] = make(self.whole or self)
+        return self.memo[name]
+
+    def here(self, amount: Tensor) -> Tensor:
+        """What was made once, at the positions of this map."""
+        return amount if self.memo is None or self.seen is None else amount[self.seen]
 
     def total(self, amount: Tensor) -> Tensor:
         """A loss, summed over the last axis where that may be."""
@@ -82,15 +98,34 @@ def maps_of(call: Call) -> Maps | None:
     return Maps(x, out + b, wide, b, apply, back)
 
 
-def dense(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Maps:
-    """F.linear, whose maps need no graph; half precision is too coarse for sums of one sign."""
+def is_dense(call: Call) -> tuple[Tensor, Tensor | None] | None:
+    """Weight (outputs, inputs) and bias of a product of positions with a matrix; None where it is another op."""
+    args, name = call.args, call.name
+    if len(call.inputs) != 1 or call.kwargs or not all(isinstance(a, Tensor | None) for a in args):
+        return None
+    x = call.inputs[0]
+    if name == "linear" and len(args) > 1 and args[0] is x:
+        return args[1], args[2] if len(args) > 2 else None
+    if name == "addmm" and len(args) == 3 and args[1] is x and args[0].dim() == 1 and args[0].dtype == x.dtype:
+        return args[2].mT, args[0]
+    return None
+
+
+def dense(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, memo: dict[str, Any] | None, seen: Tensor | None
+) -> Maps:
+    """A dense layer at all positions, (positions, …), or at some; its maps need no graph.
+
+    Half precision is too coarse for sums of one sign.
+    """
     if torch.finfo(x.dtype).bits < 32:
         x, y, weight, bias = x.float(), y.float(), weight.float(), None if bias is None else bias.float()
 
     def apply(new: Tensor, other: Tensor) -> tuple[Tensor, Pull]:
         return new @ other.mT, lambda s: s @ other
 
-    return Maps(x, y, weight, 0.0 if bias is None else bias, apply, lambda s: s @ weight)
+    whole = Maps(x, y, weight, 0.0 if bias is None else bias, apply, lambda s: s @ weight, memo=memo)
+    return whole if seen is None else replace(whole, x=x[seen], y=y[seen], whole=whole, seen=seen)
 
 
 def _operands(call: Call) -> tuple[Tensor | None, Tensor | None]:

@@ -151,8 +151,9 @@ class _WithWeights(Named):
 
     def __call__(self, call: Call, r: Tensor) -> Gradients:
         rule = self.composite.weigh(call)
-        if call.name == "linear" and len(call.inputs) == 1 and call.args[0] is call.inputs[0] and len(call.args) > 1:
-            relevance, lost = self._dense(rule, call, r)
+        matrix = linear_maps.is_dense(call)
+        if matrix is not None:
+            relevance, lost = self._dense(rule, call, r, *matrix)
         else:
             maps = linear_maps.maps_of(call)
             if maps is None:
@@ -163,16 +164,16 @@ class _WithWeights(Named):
             call.note.lose(kind, amount)
         return relevance
 
-    def _dense(self, rule: Weighted, call: Call, r: Tensor) -> tuple[Tensor, Lost]:
-        """F.linear, at the positions that have relevance."""
-        weight, bias = call.args[1], call.args[2] if len(call.args) > 2 else None
+    def _dense(self, rule: Weighted, call: Call, r: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Lost]:
+        """A dense layer, at the positions that have relevance."""
         x, y, lead = call.x[0], call.y, r.shape[:-1]
-        rows = [t.reshape(-1, t.shape[-1]) for t in (x, y, r)]
-        seen = None
-        if 2 * int((rows[2][:, 0] != 0).sum()) < len(rows[2]):
-            seen = (rows[2] != 0).any(1).nonzero().flatten()
-            rows = [t[seen] for t in rows]
-        relevance, lost = rule(linear_maps.dense(rows[0], rows[1], weight, bias), rows[2], self.composite.divide)
+        seen, rows = None, r.reshape(-1, r.shape[-1])
+        if 2 * int((rows[:, 0] != 0).sum()) < len(rows):
+            seen = (rows != 0).any(1).nonzero().flatten()
+            rows = rows[seen]
+        memo = call.note.memo((weight.numel() + y.numel()) * y.element_size())
+        maps = linear_maps.dense(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), weight, bias, memo, seen)
+        relevance, lost = rule(maps, rows, self.composite.divide)
         if seen is not None:
             relevance = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, relevance)
             lost = {kind: a.new_zeros(lead.numel(), 1).index_copy_(0, seen, a) for kind, a in lost.items()}

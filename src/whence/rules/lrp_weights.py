@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import ParameterError
-from whence.rules.linear_maps import Maps
+from whence.rules.linear_maps import Maps, Pull
 from whence.rules.lrp_division import Divide
 from whence.util.checks import not_allowed
 
@@ -139,21 +139,27 @@ def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Shared]:
     """
 
     def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
-        size = maps.x.abs()
-        twice, pull = maps.apply(size, maps.weight.abs())
-        largest = twice.amax() if twice.numel() else 0.0
-        twice += _without_bias(maps, largest)
         bias = maps.bias.clamp(min=0) if biased and isinstance(maps.bias, Tensor) else None
-        if _is_delicate(twice, largest):
+        size, below, pull = maps.once("raising", lambda whole: _twice_raising(whole, bias, divide))
+        if below is None:
             return _raising_alone(maps, r, divide, bias)
-        shift = divide.epsilon if bias is None else bias + divide.epsilon
-        s = torch.div(r, twice.add_(2 * shift), out=twice)
+        s = torch.div(r, below, out=below) if maps.memo is None else r / maps.here(below)
         lost = {"epsilon": 2 * divide.epsilon * maps.total(s)}
         if bias is not None:
             lost["bias"] = 2 * maps.total(s * bias)
-        return maps.back(s).mul_(maps.x).addcmul_(size, pull(s)), lost
+        return maps.back(s).mul_(maps.x).addcmul_(maps.here(size), pull(s)), lost
 
     return run
+
+
+def _twice_raising(maps: Maps, bias: Tensor | None, divide: Divide) -> tuple[Tensor, Tensor | None, Pull]:
+    """|x|, twice the stabilised denominators, unless they are delicate, and how signals come back to |x|."""
+    size = maps.x.abs()
+    twice, pull = maps.apply(size, maps.weight.abs())
+    largest = twice.amax() if twice.numel() else 0.0
+    twice += _without_bias(maps, largest)
+    shift = divide.epsilon if bias is None else bias + divide.epsilon
+    return size, None if _is_delicate(twice, largest) else twice.add_(2 * shift), pull
 
 
 _DELICATE = 1e-2  # a sum of one sign that is smaller than this part of all magnitudes

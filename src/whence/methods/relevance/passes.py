@@ -39,4 +39,6 @@ def relevance_pass(
         ledger, rules, expand, rows = Ledger(subject.rows), relevance_rules(chosen), RELEVANCE_EXPAND, True
         ledger.unmet = chosen.unmet
     ledger.gives_back = back
-    return subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
+    done = subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
+    ledger.targets = done.score.shape[1]
+    return done
