@@ -35,7 +35,7 @@ table: $(VENV)/.dev  # what the command line knows without importing torch, and 
 	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev $(VENV)/.models
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.speed
 
 families: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.families --out docs/families.md

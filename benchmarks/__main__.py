@@ -1,4 +1,4 @@
-"""`make bench`: what each method costs, as a ratio to one plain forward+backward of the same model.
+"""`python -m benchmarks`: what each method costs, as a ratio to one plain forward+backward of the same model.
 
 Everything runs in one process and takes turns, so that a busy machine slows all of it alike; a ratio is the median over
 rounds of (this one's time / plain's time in the same round). Captum stands beside where it has the method.

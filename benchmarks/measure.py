@@ -1,41 +1,71 @@
-"""What jobs cost, in turns."""
+"""What jobs cost in CPU time, in turns, and a line of the table of speeds."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 ROUNDS = 7
+Job = Callable[[], Any]
 
 
-def plain(model: nn.Module, x: Tensor) -> None:
+class Line(NamedTuple):
+    """What some work costs, in the unit that its name ends with, beside a peer's cost and the most that it may be."""
+
+    name: str
+    measured: float
+    peer: float | None
+    aim: float
+    extra: str = ""
+
+
+def plain(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
     leaf = x.detach().clone().requires_grad_()
     torch.autograd.grad(model(leaf)[:, 0].sum(), leaf)
 
 
-def measure(jobs: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Median ratio of each job's time to the job "plain" of the same round."""
-    ratios: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
+def times(jobs: Mapping[str, Job], rounds: int = ROUNDS, least: float = 0.0) -> dict[str, list[float]]:
+    """CPU seconds of one call of each job, by round; a turn repeats its job until it has taken `least` seconds."""
+    repeats = {}
+    for name, job in jobs.items():
         job()  # warm up
+        repeats[name] = max(1, round(least / max(_seconds(job, 1), 1e-6)))
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
-        times = {}
         for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name] = time.perf_counter() - start
-        for name in jobs:
-            ratios[name].append(times[name] / times["plain"])
-    return {name: statistics.median(found) for name, found in ratios.items()}
+            taken[name].append(_seconds(job, repeats[name]) / repeats[name])
+    return taken
 
 
-def peak(job: Callable[[], Any]) -> int:
+def ratios(taken: Mapping[str, list[float]], to: str = "plain") -> dict[str, float]:
+    """The median over rounds of each job's time relative to one job's in the same round."""
+    floor = taken[to]
+    return {name: statistics.median(a / b for a, b in zip(own, floor, strict=True)) for name, own in taken.items()}
+
+
+def milliseconds(taken: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: 1e3 * statistics.median(own) for name, own in taken.items()}
+
+
+def measure(jobs: Mapping[str, Job], rounds: int = ROUNDS) -> dict[str, float]:
+    """Median ratio of each job's time to the job "plain" of the same round."""
+    return ratios(times(jobs, rounds))
+
+
+def _seconds(job: Job, repeats: int) -> float:
+    start = time.process_time()
+    for _ in range(repeats):
+        job()
+    return time.process_time() - start
+
+
+def peak(job: Job) -> int:
     """The most bytes of tensors that a job has at one time."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         job()

@@ -1,0 +1,57 @@
+"""`make bench`: what Whence costs where speed matters, beside a peer and an aim: `python -m benchmarks.speed`.
+
+All numbers are CPU time on one thread. Whence, its peer and plain work take turns in one process, and a ratio is the
+median over rounds of the times of one round; fb is the time of one plain forward+backward of the same model and rows.
+`python -m benchmarks` measures every method on two models, and peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+from benchmarks.measure import Line
+from whence.views.tables import table
+
+MODULES = ("speed_small", "speed_texts")
+HEADS = ["work", "measured", "peer", "aim", "met", ""]
+
+
+def rows() -> dict[str, Callable[[], Sequence[Line]]]:
+    """What can be measured, by name: each function makes some lines of the table."""
+    return {
+        name: make for module in MODULES for name, make in importlib.import_module(f"benchmarks.{module}").ROWS.items()
+    }
+
+
+def verdict(line: Line) -> str:
+    return "met" if line.measured <= line.aim else f"missed by {line.measured / line.aim - 1:.0%}"
+
+
+def cells(line: Line) -> list[str]:
+    peer = "–" if line.peer is None else f"{line.peer:.2f}"
+    return [line.name, f"{line.measured:.2f}", peer, f"≤ {line.aim:.3g}", verdict(line), line.extra]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    known = rows()
+    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    reader.add_argument("--only", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
+    options = reader.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    lines: list[Line] = []
+    for name in options.only or known:
+        made = known[name]()
+        lines += made
+        for line in made:
+            print("  ".join(filter(None, cells(line))), flush=True)
+    print("\n" + table(HEADS, [cells(line) for line in lines]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
