@@ -16,12 +16,12 @@ Job = Callable[[], Any]
 
 
 class Line(NamedTuple):
-    """What some work costs, in the unit that its name ends with, beside a peer's cost and the most that it may be."""
+    """What some work costs, in the unit that its name ends with, beside a peer's cost and the most that it should be."""
 
     name: str
     measured: float
     peer: float | None
-    aim: float
+    aim: float | None
     extra: str = ""
 
 

@@ -29,12 +29,15 @@ def rows() -> dict[str, Callable[[], Sequence[Line]]]:
 
 
 def verdict(line: Line) -> str:
+    if line.aim is None:
+        return ""
     return "met" if line.measured <= line.aim else f"missed by {line.measured / line.aim - 1:.0%}"
 
 
 def cells(line: Line) -> list[str]:
     peer = "–" if line.peer is None else f"{line.peer:.2f}"
-    return [line.name, f"{line.measured:.2f}", peer, f"≤ {line.aim:.3g}", verdict(line), line.extra]
+    aim = "–" if line.aim is None else f"≤ {line.aim:.3g}"
+    return [line.name, f"{line.measured:.2f}", peer, aim, verdict(line), line.extra]
 
 
 def main(arguments: list[str] | None = None) -> None:
