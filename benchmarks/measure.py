@@ -16,7 +16,7 @@ Job = Callable[[], Any]
 
 
 class Line(NamedTuple):
-    """What some work costs, in the unit that its name ends with, beside a peer's cost and the most that it should be."""
+    """What some work costs, in the unit that its name ends with, beside a peer and the most that it should be."""
 
     name: str
     measured: float
