@@ -1,4 +1,4 @@
-"""Closed forms between a reference and an input: products, quotients, norms, softmax and attention.
+"""Closed forms between a reference and an input: products, quotients, norms and softmax.
 
 Each shares m·Δy among its inputs exactly, by an identity and not by a quotient of small numbers; each keeps what the
 way back needs, at most the size of its inputs. The table that they are in is `deeplift.DEEPLIFT_RULES`.
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Back, Call, Gradients
-from whence.engine.expand.attention import masked_scores, operands
+from whence.rules.attention import HIDDEN
 from whence.rules.path_integral import path_average, path_integral
-from whence.rules.rescale import by_secant, difference, quotient, tanhc
+from whence.rules.rescale import by_secant, difference, quotient, tanhc_
 from whence.util.tree import tensors_in
 
 # ---- products ----
@@ -191,13 +191,10 @@ def softmax_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: int) -> t
     """
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = p * torch.sigmoid(rise) + p0 * torch.sigmoid(-rise)
-    by = mean * tanhc(difference(x, before) / 2)
-    if x.numel() and bool((x.amax(dim) <= _HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
-        by = by.masked_fill((x <= _HIDDEN) & (x == before), 0.0)
+    by = mean * tanhc_(difference(x, before) / 2)
+    if x.numel() and bool((x.amax(dim) <= HIDDEN).any()):  # a mask swallowed all that was there: nothing went through
+        by = by.masked_fill((x <= HIDDEN) & (x == before), 0.0)
     return by, (p + p0) / 2
-
-
-_HIDDEN = -3e38  # what models add to a score that is not to be seen is the least single
 
 
 def softmax(call: Call) -> Back:
@@ -238,7 +235,7 @@ def _logsumexp_map(x: Tensor, before: Tensor, p: Tensor, p0: Tensor, dim: Any) -
     """Δl = Σ w·Δx: w = Δe/Δx in units of the logarithmic mean of S and S'."""
     rise = _logsumexp(x, dim) - _logsumexp(before, dim)
     mean = (p * _over_expm1(-rise) + p0 * _over_expm1(rise)) / 2
-    return mean * tanhc(difference(x, before) / 2)
+    return mean * tanhc_(difference(x, before) / 2)
 
 
 def _over_expm1(d: Tensor) -> Tensor:
@@ -258,46 +255,3 @@ def _dim(call: Call) -> int:
     if dim is None:  # F.softmax(x) guesses
         return 0 if call.x[0].dim() in (0, 1, 3) else 1
     return int(dim)
-
-
-# ---- attention ----
-
-
-def attention(call: Call) -> Back:
-    """softmax(q kᵀ) v as one rule: it keeps queries, keys and values of both passes and rebuilds the maps."""
-    given, before = operands(call.args, call.kwargs), operands(call.reference.args, call.reference.kwargs or {})
-    live = [any(given[name] is t for t in call.inputs) for name in ("query", "key", "value")]
-    call.outputs = ()
-
-    def back(m: Tensor) -> list[Tensor]:
-        call.x  # says so if the model has overwritten them  # noqa: B018
-        parts = _attention_back(m, given, before)
-        return [g for g, wanted in zip(parts, live, strict=True) if wanted]
-
-    return back
-
-
-def _attention_back(m: Tensor, given: dict[str, Any], before: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = (given[name] for name in ("query", "key", "value"))
-    q0, k0, v0 = (before[name] for name in ("query", "key", "value"))
-    groups = q.shape[-3] // k.shape[-3] if given.get("enable_gqa") else 1
-    if groups > 1:
-        k, v, k0, v0 = (t.repeat_interleave(groups, -3) for t in (k, v, k0, v0))
-    scale = 1 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
-    scores, empty = masked_scores(q @ k.mT * scale, given.get("attn_mask"), bool(given.get("is_causal")))
-    scores0, empty0 = masked_scores(q0 @ k0.mT * scale, before.get("attn_mask"), bool(before.get("is_causal")))
-    p, p0 = scores.softmax(-1), scores0.softmax(-1)
-    if empty is not None:
-        p = p.masked_fill(empty, 0.0)
-    if empty0 is not None:
-        p0 = p0.masked_fill(empty0, 0.0)
-    by, mean = softmax_map(scores, scores0, p, p0, -1)
-    del scores, scores0, p, p0
-    to_v = (mean.mT @ m).sum_to_size(v.shape)
-    to_p = m @ ((v + v0) / 2).mT
-    to_s = by * (to_p - (to_p * mean).sum(-1, keepdim=True)) * scale
-    to_q = (to_s @ ((k + k0) / 2)).sum_to_size(q.shape)
-    to_k = (to_s.mT @ ((q + q0) / 2)).sum_to_size(k.shape)
-    if groups > 1:
-        to_k, to_v = (t.unflatten(-3, (-1, groups)).sum(-3) for t in (to_k, to_v))
-    return to_q, to_k, to_v

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from whence.engine.call import Ahead, Rule, derivative
 from whence.engine.expand import EXPANSIONS
+from whence.rules.attention import attention
 from whence.rules.closed_forms import (
-    attention,
     log_softmax,
     logsumexp,
     magnitude,

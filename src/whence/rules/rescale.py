@@ -51,10 +51,8 @@ def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tenso
         return closed(a, b, at_a, at_b)
     step = difference(b, a)
     near = step.abs() <= (too_close(call.family, a) if call.family not in STEEP else _too_close_there(a, b))
-    slopes = difference(at_b, at_a) / step
-    if bool(near.any()):
-        slopes[near] = derivative_where(call, near, a + step / 2)
-    return slopes
+    slopes = difference(at_b, at_a).div_(step)
+    return replaced_where(call, near, slopes, [(b, step, -0.5)])
 
 
 def too_close(family: str, like: Tensor) -> float:
@@ -69,23 +67,54 @@ def _too_close_there(a: Tensor, b: Tensor) -> Tensor:
     return torch.finfo(a.dtype).eps ** (1 / 3) * room
 
 
-def derivative_where(call: Call, near: Tensor, point: Tensor) -> Tensor:
-    """The derivative of an elementwise op at the entries that are near, one after the other."""
-    if sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1:  # nothing else that goes by entries
-        some = point[near].requires_grad_()
-        with torch.enable_grad():
-            swap = {id(call.inputs[0]): some}
-            value = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
-        if value.requires_grad and "NotImplemented" not in value.grad_fn.name():
-            return torch.autograd.grad(value, some, torch.ones_like(value))[0]
-    there = call.derivative_at([point], torch.ones_like(point))[0]
-    return torch.zeros_like(point[near]) if there is None else there[near]
+def replaced_where(
+    call: Call, near: Tensor, slopes: Tensor, points: Sequence[tuple[Tensor, Tensor, float]]
+) -> Tensor:
+    """Slopes with the op's derivative where entries are near: the mean of those at x + by·step for each (x, step, by)."""
+    some = _entries(near)
+    if not len(some):
+        return slopes
+    alone = sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1  # nothing else that goes by entries
+    total: Any = 0
+    for x, step, by in points:
+        there = _derivative_at_some(call, _take(x, some, near) + by * step.take(some)) if alone else None
+        if there is None:
+            all_there = call.derivative_at([x + by * step], torch.ones_like(slopes))[0]
+            there = torch.zeros_like(slopes).take(some) if all_there is None else all_there.take(some)
+        total = total + there
+    return slopes.put_(some, total / len(points))
 
 
-def tanhc(z: Tensor) -> Tensor:
-    """tanh(z) / z."""
-    still = z == 0
-    return torch.where(still, torch.ones_like(z), torch.tanh(z) / z.masked_fill(still, 1))
+def _derivative_at_some(call: Call, points: Tensor) -> Tensor | None:
+    """An elementwise op's derivative at some points in a row, or None where torch has none."""
+    points.requires_grad_()
+    with torch.enable_grad():
+        swap = {id(call.inputs[0]): points}
+        value = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap))
+    if value.requires_grad and "NotImplemented" not in value.grad_fn.name():
+        return torch.autograd.grad(value, points, torch.ones_like(value))[0]
+    return None
+
+
+def _entries(near: Tensor) -> Tensor:
+    """The numbers of the entries that are true; they are few, so eight at a time are looked at."""
+    flat = near.flatten()
+    if flat.numel() % 8:
+        return flat.nonzero().flatten()
+    eights = flat.view(torch.int64).nonzero().flatten()
+    which, within = flat.view(-1, 8)[eights].nonzero().unbind(1)
+    return eights[which] * 8 + within
+
+
+def _take(x: Tensor, some: Tensor, like: Tensor) -> Tensor:
+    """Entries by their number in a tensor of this shape."""
+    return x.take(some) if x.shape == like.shape else x.expand_as(like)[torch.unravel_index(some, like.shape)]
+
+
+def tanhc_(z: Tensor) -> Tensor:
+    """tanh(z) / z, which overwrites z."""
+    size = z.abs_().clamp_(min=torch.finfo(z.dtype).tiny)  # an even function; at 0 it is 1
+    return size.tanh().div_(size)
 
 
 # family → slope from (a, b, g(a), g(b)), without a difference that cancels
@@ -94,9 +123,9 @@ _CLOSED: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "sqrt": lambda a, b, ga, gb: quotient(torch.ones_like(gb), ga + gb),
     "rsqrt": lambda a, b, ga, gb: -(ga * gb) * (ga * gb) / (ga + gb),
     "reciprocal": lambda a, b, ga, gb: -ga / b,
-    "exp": lambda a, b, ga, gb: (ga + gb) / 2 * tanhc(difference(b, a) / 2),
-    "sigmoid": lambda a, b, ga, gb: (ga * (1 - gb) + gb * (1 - ga)) / 2 * tanhc(difference(b, a) / 2),
-    "tanh": lambda a, b, ga, gb: (1 - ga * gb) * tanhc(difference(b, a)),
+    "exp": lambda a, b, ga, gb: (ga + gb) / 2 * tanhc_(difference(b, a) / 2),
+    "sigmoid": lambda a, b, ga, gb: (ga * (1 - gb) + gb * (1 - ga)) / 2 * tanhc_(difference(b, a) / 2),
+    "tanh": lambda a, b, ga, gb: (1 - ga * gb) * tanhc_(difference(b, a)),
 }
 
 
@@ -230,9 +259,10 @@ def _stretches(one: Tensor, many: Tensor) -> bool:
 
 
 def difference(x: Tensor, before: Tensor) -> Tensor:
-    """x − x', and 0 where both are the same infinity."""
+    """x − x', a new tensor, and 0 where both are the same infinity."""
     step = x - before
-    return torch.where(x == before, torch.zeros_like(step), step) if bool(step.isnan().any()) else step
+    suspect = step.sum().isnan() if step.is_floating_point() else step.isnan().any()  # a sum is the quicker look
+    return torch.where(x == before, torch.zeros_like(step), step) if bool(suspect) else step
 
 
 def scaled(m: Any, factor: Tensor) -> Any:
