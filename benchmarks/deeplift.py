@@ -45,10 +45,10 @@ def bert_jobs(rows: int, length: int) -> Jobs:
     ours = partial(whence.explain, model, inputs, method="deeplift", target=0)
     return {
         "plain": lambda: plain(bare, x),
-        "one reference per row": partial(ours, baseline=others, signed=False),
-        "one reference for all": partial(ours, baseline=0, signed=False),
-        f"one per row, {SIGNED}": partial(ours, baseline=others),
-        f"one for all, {SIGNED}": partial(ours, baseline=0),
+        "one reference per row": partial(ours, baseline=others),
+        "one reference for all": partial(ours, baseline=0),
+        f"one per row, {SIGNED}": partial(ours, baseline=others, signed=True),
+        f"one for all, {SIGNED}": partial(ours, baseline=0, signed=True),
         "Captum, one per row": lambda: captum(bare, x, before),
     }
 
@@ -63,7 +63,7 @@ def mlp_jobs(rows: int = 256) -> Jobs:
     reveal = partial(ours, rule="reveal_cancel")
     return {
         "plain": lambda: plain(model, x),
-        "Rescale, one reference per row": partial(ours, baseline=before, signed=False),
+        "Rescale, one reference per row": partial(ours, baseline=before),
         "RevealCancel, one reference per row": partial(reveal, baseline=before, signed=False),
         "RevealCancel, one reference for all": partial(reveal, baseline=0, signed=False),
         f"RevealCancel, one per row, {SIGNED}": partial(reveal, baseline=before),

@@ -19,7 +19,7 @@ from whence.views.tables import table
 
 
 def ours(model: Any, inputs: Any, target: Any, baseline: Any) -> tuple[str, str]:
-    a = whence.explain(model, inputs, method="deeplift", target=target, baseline=baseline, signed=False)
+    a = whence.explain(model, inputs, method="deeplift", target=target, baseline=baseline)
     assert a.gap is not None
     assert a.baseline_value is not None
     rise = (a.output_value - a.baseline_value).abs()

@@ -145,7 +145,7 @@ def test_contributions_sum_to_the_delta_where_a_peer_is_off(name: str, far: str,
     for dtype, most in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
         model, x = made(name, dtype)
         baseline = 0 if far == "zero" else random_baseline(x)
-        a = whence.explain(model, x, method="deeplift", target=1, baseline=baseline, rule=rule)
+        a = whence.explain(model, x, method="deeplift", target=1, baseline=baseline, rule=rule, signed=True)
         assert float(a.gap.max()) <= most
         assert not a.receipt["unruled"]
         close(a.positive + a.negative, a.values, 1e-5)
@@ -254,7 +254,7 @@ def test_one_for_all_one_per_row_and_several() -> None:
 def test_deepshap_computes_each_reference_once_for_all_rows() -> None:
     model, x = made("F.relu", torch.float64)
     background = g(7, 6, seed=4)
-    a = whence.explain(model, x, method="deepshap", target=0, baseline=background, signed=False)
+    a = whence.explain(model, x, method="deepshap", target=0, baseline=background)
     assert a.receipt["forward_passes"] == 14
     each = [whence.explain(model, x, method="deeplift", target=0, baseline=b).values for b in background]
     close(a.values, torch.stack(each).mean(0), 1e-12)
@@ -268,7 +268,7 @@ def test_two_passes_suffice() -> None:
     inputs = family.inputs()
     model = family.build("sdpa")
     for baseline in (0, random_baseline(inputs), 0.3):
-        a = whence.explain(model, inputs, method="deeplift", baseline=baseline, signed=False)
+        a = whence.explain(model, inputs, method="deeplift", baseline=baseline)
         assert (a.receipt["forward_passes"], a.receipt["backward_passes"]) == (2, 1)
 
 
@@ -351,7 +351,7 @@ def test_at_a_layer() -> None:
 
 def test_both_inputs_of_a_pair() -> None:
     family = FAMILIES["t5"]
-    a = whence.explain(family.build("sdpa"), family.inputs(), method="deeplift", target=family.target)
+    a = whence.explain(family.build("sdpa"), family.inputs(), method="deeplift", target=family.target, signed=True)
     assert set(a.values) == set(a.positive) == {"input_ids", "decoder_input_ids"}
     assert all(bool(value.abs().sum() > 0) for value in a.values.values())
 
@@ -597,13 +597,31 @@ def test_baselines_that_do_not_fit_are_said() -> None:
 
 def test_parts_keep_the_form_of_the_values() -> None:
     model, x = nn.Sequential(nn.Flatten(), nn.Linear(27, 2)).double(), g(2, 3, 3, 3)
-    a = whence.explain(model, x, method="deeplift", target=0, channels="sum")
+    a = whence.explain(model, x, method="deeplift", target=0, channels="sum", signed=True)
     assert a.positive.shape == a.negative.shape == a.values.shape == (2, 3, 3)
     close(a.positive + a.negative, a.values, 1e-12)
-    assert whence.explain(model, x, method="deeplift", target=0, channels="max_abs").positive is None
-    named = whence.explain(lambda t: torch.add(input=t[:, :2], other=t[:, 2:4]), g(2, 6), method="deeplift", target=0)
-    plain = whence.explain(lambda t: torch.add(t[:, :2], t[:, 2:4]), g(2, 6), method="deeplift", target=0)
+    assert whence.explain(model, x, method="deeplift", target=0, channels="max_abs", signed=True).positive is None
+    told = {"method": "deeplift", "target": 0, "signed": True}
+    named = whence.explain(lambda t: torch.add(input=t[:, :2], other=t[:, 2:4]), g(2, 6), **told)
+    plain = whence.explain(lambda t: torch.add(t[:, :2], t[:, 2:4]), g(2, 6), **told)
     close(named.positive, plain.positive, 1e-12)
+
+
+def test_parts_come_where_they_are_asked_for_and_with_reveal_cancel() -> None:
+    model, x = made("F.relu", torch.float64)
+    told = {"method": "deeplift", "target": 1}
+    without = whence.explain(model, x, **told)
+    assert without.receipt["backward_passes"] == 1
+    for name in ("positive", "negative"):
+        with pytest.raises(whence.ParameterError, match="one more backward pass.\n  Ask for them with signed=True"):
+            getattr(without[:2], name)
+    asked = whence.explain(model, x, **told, signed=True)
+    close(asked.values, without.values, 0)
+    close(asked.positive + asked.negative, asked.values, 1e-12)
+    assert whence.explain(model, x, **told, rule="reveal_cancel").positive.shape == x.shape
+    with pytest.raises(whence.ParameterError, match="signed=True"):
+        whence.explain(model, x, **told, rule="reveal_cancel", signed=False).positive  # noqa: B018
+    assert whence.explain(model, x, method="gradient", target=1).positive is None
 
 
 # ---- ops that go by the numbers of rows ----

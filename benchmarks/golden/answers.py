@@ -122,7 +122,8 @@ class Answers:
 
 
 def of_explanation(found: Any) -> dict[str, Any]:
-    return {part: getattr(found, part) for part in (*TENSORS, *PLAIN) if getattr(found, part) is not None}
+    there = [part for part in (*TENSORS, *PLAIN) if part not in found.receipt.get("on_request", ())]
+    return {part: value for part in there if (value := getattr(found, part)) is not None}
 
 
 def of_board(board: Any) -> dict[str, Any]:

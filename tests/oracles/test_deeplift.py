@@ -206,7 +206,7 @@ def baseline_for(x: Tensor, kind: str) -> Tensor:
 
 def agree(model: nn.Sequential, x: Tensor, before: Tensor, rule: str) -> Expected:
     expected = slowly(written(model, x.shape[1:], rule), x, before, target=1)
-    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule)
+    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule, signed=True)
     close(a.values, expected.values, RTOL)
     close(a.positive, expected.positive, RTOL)
     close(a.negative, expected.negative, RTOL)
@@ -352,7 +352,7 @@ def test_the_authors_mixture(pool: nn.Module | None, kind: str) -> None:
 def test_positive_and_negative_sum_to_those_of_the_last_layer(rule: str, name: str, kind: str) -> None:
     model, x = mlp(*ACTIVATIONS[name])
     before = baseline_for(x, kind)
-    a = whence.explain(model, x, method="deeplift", baseline=before, target=2, rule=rule)
+    a = whence.explain(model, x, method="deeplift", baseline=before, target=2, rule=rule, signed=True)
     terms = model[-1].weight[2] * (model[:-1](x) - model[:-1](before))
     close(a.positive.sum(1), terms.clamp(min=0).sum(1), RTOL)
     close(a.negative.sum(1), terms.clamp(max=0).sum(1), RTOL)
@@ -573,7 +573,11 @@ def split(f: Callable[[Tensor, Tensor], Tensor], at: tuple[float, float], rule: 
     """What f's two inputs get, from 0."""
     x = torch.tensor([at], dtype=torch.float64)
     model = lambda t: f(t[:, 0], t[:, 1])  # noqa: E731
-    return whence.explain(model, x, method="deeplift", baseline=0.0, target=lambda y: y, rule=rule).values[0].tolist()
+    return (
+        whence.explain(model, x, method="deeplift", baseline=0.0, target=lambda y: y, rule=rule, signed=True)
+        .values[0]
+        .tolist()
+    )
 
 
 def test_the_network_of_seed_004() -> None:
@@ -589,7 +593,7 @@ def test_the_network_of_seed_004() -> None:
         last.weight.copy_(torch.tensor([[4.0, -6.0]]))
     model = nn.Sequential(first, nn.ReLU(), last).double()
     x, before = torch.tensor([[3.0, 1.0]]).double(), torch.tensor([[1.0, 0.0]]).double()
-    a = whence.explain(model, x, method="deeplift", baseline=before, target=0)
+    a = whence.explain(model, x, method="deeplift", baseline=before, target=0, signed=True)
     close(a.kept["multiplier"], torch.tensor([[11.0, -15.0]]).double(), 1e-14)
     close(a.values, torch.tensor([[22.0, -15.0]]).double(), 1e-14)
     close(a.positive, a.values, 1e-14)  # both hidden units raise y, by 4 and by 3
@@ -679,9 +683,11 @@ def test_rescale_agrees_with_captum(name: str, kind: str) -> None:
 def test_deepshap_is_the_mean_over_references(rule: str) -> None:
     model, x = mlp(nn.ReLU(), nn.GELU())
     several = torch.randn(6, 5).double()
-    parts = [whence.explain(model, x, method="deeplift", baseline=one, target=1, rule=rule) for one in several]
+    parts = [
+        whence.explain(model, x, method="deeplift", baseline=one, target=1, rule=rule, signed=True) for one in several
+    ]
     for baseline in (several, list(several)):
-        whole = whence.explain(model, x, method="deepshap", baseline=baseline, target=1, rule=rule)
+        whole = whence.explain(model, x, method="deepshap", baseline=baseline, target=1, rule=rule, signed=True)
         close(whole.values, torch.stack([part.values for part in parts]).mean(0), 1e-12)
         close(whole.positive, torch.stack([part.positive for part in parts]).mean(0), 1e-12)
         close(whole.kept["multiplier"], torch.stack([part.kept["multiplier"] for part in parts]).mean(0), 1e-12)
@@ -701,14 +707,16 @@ def test_deepshap_by_the_oracle() -> None:
 def test_one_reference_for_all_rows_and_rows_alone(rule: str) -> None:
     model, x = cnn(nn.MaxPool2d(3, 2, 1))
     one = baseline_for(x, "one_row")[0]
-    whole = whence.explain(model, x, method="deeplift", baseline=one, target=1, rule=rule)
-    repeated = whence.explain(model, x, method="deeplift", baseline=one.expand_as(x), target=1, rule=rule)
+    whole = whence.explain(model, x, method="deeplift", baseline=one, target=1, rule=rule, signed=True)
+    repeated = whence.explain(model, x, method="deeplift", baseline=one.expand_as(x), target=1, rule=rule, signed=True)
     close(whole.values, repeated.values, 1e-13)
     close(whole.positive, repeated.positive, 1e-13)
     before = baseline_for(x, "per_row")
-    whole = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule)
+    whole = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule, signed=True)
     for n in range(len(x)):
-        alone = whence.explain(model, x[n : n + 1], method="deeplift", baseline=before[n : n + 1], target=1, rule=rule)
+        alone = whence.explain(
+            model, x[n : n + 1], method="deeplift", baseline=before[n : n + 1], target=1, rule=rule, signed=True
+        )
         close(alone.values, whole.values[n : n + 1], 1e-12)
         close(alone.negative, whole.negative[n : n + 1], 1e-12)
 
@@ -741,7 +749,7 @@ def networks(draw: st.DrawFn, kinds: list[nn.Module], some: list[float]) -> tupl
 @given(networks(KINDS, FINE), st.sampled_from(RULES))
 def test_contributions_always_sum_to_the_difference(case: tuple[nn.Sequential, Tensor, Tensor], rule: str) -> None:
     model, x, before = case
-    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule)
+    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule, signed=True)
     delta = (model(x) - model(before))[:, 1]
     scale = 1 + delta.abs() + a.values.abs().sum(1)
     assert bool(((a.values.sum(1) - delta).abs() <= 1e-10 * scale).all())
@@ -755,7 +763,7 @@ def test_contributions_always_sum_to_the_difference(case: tuple[nn.Sequential, T
 @given(networks([nn.ReLU(), nn.LeakyReLU(0.25)], COARSE), st.sampled_from(RULES))
 def test_ties_are_the_papers(case: tuple[nn.Sequential, Tensor, Tensor], rule: str) -> None:
     model, x, before = case
-    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule)
+    a = whence.explain(model, x, method="deeplift", baseline=before, target=1, rule=rule, signed=True)
     expected = slowly(written(model, x.shape[1:], rule), x, before, target=1)
     scale = 1 + expected.values.abs().max()
     for found, wanted in ((a.values, expected.values), (a.positive, expected.positive)):

@@ -20,7 +20,7 @@ from whence.results.attribution import Attribution
 from whence.util.receipt import Receipt, joined, waiting
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
-_LIKE_VALUES = ("values", "raw", "positive", "negative", "real")
+_LIKE_VALUES = ("values", "raw", "raising", "real")
 _FILLS = {"units": "[PAD]", "spans": (0, 0), "special": True, "words": None, "segments": None}  # of padding
 
 
@@ -173,7 +173,7 @@ def _one_row(a: Attribution, windows: list[Tokens]) -> Attribution:
     gone = ("per_row", *a.receipt.get("per_row", ()))
     receipt = {**{name: a.receipt[name] for name in a.receipt if name not in gone}, "windows": len(windows)}
     return replace(
-        a, **means, **facts, values=mean(a.values), raw=mean(a.raw), positive=None, negative=None, kept={},
+        a, **means, **facts, values=mean(a.values), raw=mean(a.raw), raising=None, kept={},
         labels=a.labels and a.labels[:1], target=a.target[:1], receipt=receipt,
         real=torch.ones(1, len(whole), dtype=torch.bool, device="cpu"),
     )  # fmt: skip

@@ -29,13 +29,14 @@ _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_re
     several=True,
     complete="exactly",
 )
-def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> Answer:
+def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None) -> Answer:
     """Multipliers chained from the score to the inputs, φ = m ⊙ (x − x'), which sum to f(x) − f(x') exactly.
 
     `rule="rescale"` takes Δy/Δx at elementwise functions, `"reveal_cancel"` treats what pushes up and what pulls down
-    apart, and the third is the authors' mixture. `signed` gives `positive` and `negative`, the contributions to what
-    raised the score and to what lowered it, for one more backward pass. The multipliers are `kept["multiplier"]`; with
-    a list of baselines everything is the mean over them.
+    apart, and the third is the authors' mixture. `signed=True` gives `positive` and `negative`, the contributions to
+    what raised the score and to what lowered it, for one more backward pass; without it these come with the last two
+    rules, which follow positive and negative parts anyway. The multipliers are `kept["multiplier"]`; with a list of
+    baselines everything is the mean over them.
     """
     return _contributions(subject, rule, signed)
 
@@ -50,7 +51,7 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
     background=True,
     complete="exactly",
 )
-def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True) -> Answer:
+def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None) -> Answer:
     """DeepLIFT averaged over a background of references, φ = E[m ⊙ (x − x')]; each is computed once for all rows.
 
     `baseline` is a tensor of references, one after the other, or a list of baselines.
@@ -58,8 +59,11 @@ def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool = True)
     return _contributions(subject, rule, signed)
 
 
-def _contributions(subject: Subject, rule: str, signed: bool) -> Answer:
+def _contributions(subject: Subject, rule: str, signed: bool | None) -> Answer:
     """φ, its positive parts and the multipliers, each the mean over baselines."""
+    signed = rule != "rescale" if signed is None else signed
+    if not signed:
+        subject.record.overall["on_request"] = dict.fromkeys(("positive", "negative"), "signed=True")
     count = len(subject.baselines)
     parts = _REVEALS[rule] if signed or rule != "rescale" else None
     sums: dict[str, dict[str, Tensor]] = {"values": {}, "positive": {}, "multiplier": {}}

@@ -43,8 +43,7 @@ class Attribution:
     baseline_value: Tensor | None = None
     gap: Tensor | None = None
     residual: Tensor | None = None
-    positive: Any = None
-    negative: Any = None
+    raising: Any = None  # what `positive` gives
     kept: Mapping[str, Any] = field(default_factory=dict)
     real: Any = None  # bool (rows, n) where padding is known, in the form of `values`
     image_size: tuple[int, int] | None = None  # of the image, where the values are a grid of its patches
@@ -110,7 +109,7 @@ class Attribution:
             cut = lambda part, real: part if real is None else _trimmed(part, real[0], axis)  # noqa: E731
             return None if field is None else forms.each(cut, self.values, field, self.real)
 
-        trimmed = {name: trim(getattr(self, name)) for name in ("values", "raw", "positive", "negative")}
+        trimmed = {name: trim(getattr(self, name)) for name in ("values", "raw", "raising")}
         if self.one_input:
             for name in ("units", "spans", "special", "words", "segments"):
                 trimmed[name] = _there(getattr(self, name), self.real)
@@ -138,6 +137,22 @@ class Attribution:
 
     # ---- reading ----
 
+    @property
+    def positive(self) -> Any:
+        """The contributions to what raised the score, where the method has them."""
+        if self.raising is None and (way := self.receipt.get("on_request", {}).get("positive")):
+            raise ParameterError(
+                f"{self.method} did not tell positive and negative contributions apart: they take one more backward "
+                f"pass.\n  Ask for them with {way}."
+            )
+        return self.raising
+
+    @property
+    def negative(self) -> Any:
+        """The contributions to what lowered the score, where the method has them; with `positive` they are `values`."""
+        up = self.positive
+        return None if up is None else forms.each(torch.sub, self.values, self.values, up)
+
     def channels(self, how: str = "max_abs") -> Attribution:
         """One number per pixel from an image's channels, or per token from its embedding: how they are put together.
 
@@ -159,13 +174,11 @@ class Attribution:
 
         values = forms.each(aggregate, self.values, self.raw, self.channel_axis, self.real)
         reduced = replace(self, values=values).with_channels(dict.fromkeys(self.by_name(), how))
-        summed = how == "sum" and self.channel_axis == 1 and isinstance(self.positive, Tensor)
+        summed = how == "sum" and self.channel_axis == 1 and isinstance(self.raising, Tensor)
         of_tokens = how == "sum" and isinstance(self.channel_axis, int) and self.channel_axis > 1
-        if self.positive is None or of_tokens:
+        if self.raising is None or of_tokens:
             return reduced
-        if not summed:
-            return replace(reduced, positive=None, negative=None)
-        return replace(reduced, positive=self.positive.sum(1 + k), negative=self.negative.sum(1 + k))
+        return replace(reduced, raising=self.raising.sum(1 + k) if summed else None)
 
     def with_channels(self, how: Mapping[str, str]) -> Attribution:
         """The same with a receipt entry of how the channels of some inputs were put together, by the input's name."""

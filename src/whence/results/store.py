@@ -17,6 +17,7 @@ from whence.util.files import put
 
 _FORM = "whence.attribution.1"
 _TENSORS = "tensor"  # {"tensor": name} stands for a tensor in the JSON
+_RENAMED = {"positive": "raising"}  # in files of older versions, which also have what is left of the values
 
 
 def save(attribution: Attribution, path: str | PathLike[str]) -> None:
@@ -50,7 +51,8 @@ def load(path: str | PathLike[str]) -> Attribution:
             "  Give a file that save() wrote."
         )
     try:
-        content = json.loads(metadata["content"])
+        content = {_RENAMED.get(name, name): value for name, value in json.loads(metadata["content"]).items()}
+        content.pop("negative", None)
         a = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
         for name, fits in _FITS.items():
             if not fits(getattr(a, name), len(a)):

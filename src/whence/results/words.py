@@ -31,7 +31,7 @@ def merged(a: Attribution) -> Attribution:
     blank: Word = ("[PAD]", (0, 0), True)
     filled = [[*own, *[blank] * (length - len(own))] for own in words]
     return replace(
-        a, values=values, raw=values, positive=None, negative=None, real=real, words=None, segments=None,
+        a, values=values, raw=values, raising=None, real=real, words=None, segments=None,
         units=[[unit for unit, _, _ in row] for row in filled], spans=[[span for _, span, _ in row] for row in filled],
         special=[[alone for _, _, alone in row] for row in filled], channel_axis=None,
     )  # fmt: skip

@@ -90,11 +90,10 @@ def _side(given: Mapping[str, Any], lead: torch.Size, groups: int, dtype: torch.
     q, k, v = (given[name].to(dtype) for name in _ROLES)
     if groups > 1:
         k, v = (t.repeat_interleave(groups, -3) for t in (k, v))
-    mask = given.get("attn_mask")
     scale = 1 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
-    q, k, v, mask = (None if t is None else _in_four(t, lead) for t in (q, k, v, mask))
-    rows = max(len(t) for t in (q, k, v, mask) if t is not None)
-    heads = lead[-1] if len(lead) > 1 else 1
+    q, k, v = (_in_four(t, lead) for t in (q, k, v))
+    mask = None if given.get("attn_mask") is None else _in_four(given["attn_mask"], lead)
+    rows, heads = max(len(t) for t in (q, k, v, mask) if t is not None), lead[-1] if len(lead) > 1 else 1
     q, k, v = (t.expand(rows, heads, -1, -1) for t in (q, k, v))
     return _Side(q, k, v, mask, scale, bool(given.get("is_causal")))
 
@@ -124,7 +123,6 @@ def _some_heads(m: Tensor, ours: _Side, theirs: _Side, found: list[Tensor]) -> N
     to_q, to_k, to_v = found
     q, k, v = ((a + b) / 2 for a, b in ((ours.q, theirs.q), (ours.k, theirs.k), (ours.v, theirs.v)))
     k = k * ours.scale
-    keys = _ALL
     for queries in _parts(m.shape[2], m.shape[1] * k.shape[2]):
         keys = slice(0, min(queries.stop, k.shape[2]) if ours.causal else k.shape[2])
         once = _Softmax.of(*theirs.scores(_ALL, queries, keys)) if len(theirs.q) == 1 else None

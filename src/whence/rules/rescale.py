@@ -67,10 +67,8 @@ def _too_close_there(a: Tensor, b: Tensor) -> Tensor:
     return torch.finfo(a.dtype).eps ** (1 / 3) * room
 
 
-def replaced_where(
-    call: Call, near: Tensor, slopes: Tensor, points: Sequence[tuple[Tensor, Tensor, float]]
-) -> Tensor:
-    """Slopes with the op's derivative where entries are near: the mean of those at x + by·step for each (x, step, by)."""
+def replaced_where(call: Call, near: Tensor, slopes: Tensor, points: Sequence[tuple[Tensor, Tensor, float]]) -> Tensor:
+    """Slopes, but where entries are near the mean of the op's derivatives at x + by·step, for each (x, step, by)."""
     some = _entries(near)
     if not len(some):
         return slopes
