@@ -17,6 +17,7 @@ from torch import Tensor
 
 from whence.engine.call import Call
 from whence.engine.inplace import out_of_place
+from whence.engine.nodes import Node
 from whence.engine.ops import GROUP
 from whence.engine.tape import Tape
 from whence.engine.trackers import NOT_RUN, Op, Tracker, store
@@ -187,7 +188,7 @@ def _offset_at(call: Call) -> int | None:
     return place if place is not None and len(call.args) > place else None
 
 
-class _Parted(torch.autograd.Function):
+class _Parted(Node):
     """(Δy ± |W||Δx|)/2 from x and y. On the way back y has half the sum of the signals, x the difference by |W|."""
 
     @staticmethod
@@ -294,7 +295,7 @@ _CARRIERS: dict[str, Callable[..., Any]] = {
 # ---- RevealCancel ----
 
 
-class _Joined(torch.autograd.Function):
+class _Joined(Node):
     """A value as the model computes it, whose signal goes to both its parts."""
 
     @staticmethod
