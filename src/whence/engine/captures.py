@@ -61,6 +61,7 @@ class Captures(Tracker):
     edit: Edit | None = None
     tell: Listener | None = None
     active: bool = False  # whether there is any of these
+    enters: bool = False  # whether what enters modules is shown, not only what leaves them
     counts: bool = False  # whether attention is found
     tokens: Tokens | None = None  # follow which token each entry stands for
     projections: bool = False  # follow which state queries are projected from

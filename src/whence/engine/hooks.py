@@ -31,7 +31,7 @@ def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             return _leaving(flow, path, module, output) if ours() and output is not None else None
 
-        if flow.captures.active:
+        if flow.captures.enters:
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave))
 

@@ -110,10 +110,11 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     for listener in (plan.tell, plan.ledger):
         if listener is not None:
             listener.begin()  # first: it renews what it has followed
-    tell = plan.tell or plan.ledger
-    active = any(asked is not None for asked in (plan.wants, plan.edit, tell))
+    reads = any(asked is not None for asked in (plan.wants, plan.edit, plan.tell))
+    active = reads or plan.ledger is not None
     captures = Captures(
-        plan.wants, plan.edit, tell, active,
+        plan.wants, plan.edit, plan.tell or plan.ledger, active,
+        enters=reads,
         counts=active or plan.attention or subject.needs_attention,
         tokens=getattr(plan.tell, "tokens", None),
         projections=getattr(plan.tell, "projections", False),
