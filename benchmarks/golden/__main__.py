@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("file")
     parser.add_argument("--only", nargs="+", choices=(*CASES, "traces", "tables"), help="a few of the models")
+    parser.add_argument("--close", type=float, default=1e-12, help="how near tensors must be (a change of speed: 1e-10)")
     options = parser.parse_args()
     print(f"whence from {whence.__file__}")
     new = run(options.only)
@@ -50,7 +51,7 @@ def main() -> int:
     with safe_open(options.file, "pt") as file:
         old.plain = json.loads(file.metadata()["plain"])
         old.tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    found = Differences.between(old, new, only=options.only)
+    found = Differences.between(old, new, options.close, only=options.only)
     print("\n".join(found.lines))
     print(f"{len(found.lines)} differences; tensors differ by at most {found.largest:.3g} of their largest value")
     return 1 if found.lines else 0
