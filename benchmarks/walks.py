@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import whence
 
@@ -74,24 +74,35 @@ def walk(call: Callable[[], Any]) -> Walk:
     return found
 
 
-def calls() -> dict[str, Callable[[], Any]]:
+def _mlp() -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(6, 4)
-    text = whence.load("zoo:sentiment")
-    measured = {"methods": ["gradient"], "metrics": ["comprehensiveness"], "progress": False}
-    return {
-        "gradient": lambda: whence.explain(model, x[:2], method="gradient", target=0),
-        "transformer_attribution": lambda: whence.explain(
-            text, "a moving and funny film", method="transformer_attribution"
-        ),
-        "evaluate": lambda: whence.evaluate(model, x, **measured),
-    }
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(6, 4)
+
+
+def gradient() -> Callable[[], Any]:
+    model, x = _mlp()
+    return lambda: whence.explain(model, x[:2], method="gradient", target=0)
+
+
+def transformer_attribution() -> Callable[[], Any]:
+    model = whence.load("zoo:sentiment")
+    return lambda: whence.explain(model, "a moving and funny film", method="transformer_attribution")
+
+
+def evaluate() -> Callable[[], Any]:
+    model, x = _mlp()
+    return lambda: whence.evaluate(model, x, methods=["gradient"], metrics=["comprehensiveness"], progress=False)
+
+
+CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "gradient": gradient, "transformer_attribution": transformer_attribution, "evaluate": evaluate,
+}  # fmt: skip
 
 
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    walks = {name: walk(call) for name, call in calls().items()}
+    walks = {name: walk(make()) for name, make in CALLS.items()}
     print(f"{'call':26}{'functions':>10}{'files':>7}{'changes':>9}{'pairs':>7}")
     for name, found in walks.items():
         counts = f"{len(found.functions):10}{len(found.files):7}{found.changes:9}{len(found.pairs):7}"

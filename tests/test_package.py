@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import whence
+from benchmarks import walks
 from whence.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,3 +135,10 @@ def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.Capt
     assert "invalid choice: 'explode'" in told
     assert told.endswith("\n  See whence --help.\n")
     assert repr(whence.methods).splitlines()[0].startswith("gradient ")
+
+
+def test_a_gradient_is_followed_through_few_files() -> None:
+    """A reader of one explanation, function by function, changes file at most so often (benchmarks/walks.py)."""
+    found = walks.walk(walks.gradient())
+    assert found.changes <= 60, found.functions
+    assert len(found.pairs) <= 3, found.pairs

@@ -39,7 +39,9 @@ def main() -> int:
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("file")
     parser.add_argument("--only", nargs="+", choices=(*CASES, "traces", "tables"), help="a few of the models")
-    parser.add_argument("--close", type=float, default=1e-12, help="how near tensors must be (a change of speed: 1e-10)")
+    parser.add_argument(
+        "--close", type=float, default=1e-12, help="how near tensors must be (a change of speed: 1e-10)"
+    )
     options = parser.parse_args()
     print(f"whence from {whence.__file__}")
     new = run(options.only)

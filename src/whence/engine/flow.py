@@ -32,7 +32,7 @@ from whence.engine.liveness import Marks
 from whence.engine.log import Log, lose, no_derivative, no_rule
 from whence.engine.nodes import Signal, only_views, run_with_rule
 from whence.engine.operands import Operands
-from whence.engine.ops import GROUP, LINEAR_GROUPS, Spelling, family_of, spelling
+from whence.engine.ops import GROUP, LINEAR_GROUPS, SPELLINGS, Spelling, family_of, spelling
 from whence.engine.plan import Plan, trackers_of
 from whence.engine.running import Running
 from whence.engine.scope import observe
@@ -160,7 +160,7 @@ class Flow(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        spelled = spelling(func)
+        spelled = SPELLINGS.get(func) or spelling(func)
         detaches = (self._through or self.opening) and spelled.name in _DETACHING
         if self.suspended or (spelled.metadata and not detaches):
             if spelled.lends and not self.suspended:
@@ -238,7 +238,8 @@ class Flow(TorchFunctionMode):
         finally:
             self._expanding.pop()
         if self.plan.tell is not None and GROUP.get(family_of(name, args, kwargs, ())) == "attention":
-            check_same(name, self.here(), result, lambda: func(*args, **kwargs))
+            with torch.no_grad():
+                check_same(name, self.here(), result, func(*args, **kwargs))
         return result
 
     def _again(self, run: Callable[[], Any]) -> Any:

@@ -159,14 +159,14 @@ class Spelling:
         return bool(kwargs.get("inplace", len(args) > self.inplace_at and args[self.inplace_at]))
 
 
-_SPELLINGS: dict[Any, Spelling] = {}
+SPELLINGS: dict[Any, Spelling] = {}
 
 
 def spelling(function: Any) -> Spelling:
     """The spelling of a torch function, found once per function."""
-    spelled = _SPELLINGS.get(function)
+    spelled = SPELLINGS.get(function)
     if spelled is None:
-        spelled = _SPELLINGS[function] = _spell(function)
+        spelled = SPELLINGS[function] = _spell(function)
     return spelled
 
 
