@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,15 +45,15 @@ class CopiesNeeded(Exception):
     """A recorded value was overwritten in place: it must be recorded again, with copies."""
 
 
+@dataclass(eq=False)
 class Tape(Tracker):
     """The ops of a reference pass in order. Replaying pops each entry, checks it and lets go of it."""
 
-    def __init__(self, copies: bool = False) -> None:
-        self.copies = copies
-        self.entries: deque[TapeEntry] = deque()
-        self.sorts: deque[Tensor] = deque()  # permutations by which constants were sorted
-        self.replays = False
-        self.played = 0
+    copies: bool = False
+    entries: deque[TapeEntry] = field(default_factory=deque)
+    sorts: deque[Tensor] = field(default_factory=deque)  # permutations by which constants were sorted
+    replays: bool = False
+    played: int = 0
 
     def rewind(self) -> None:
         """The recording is over; the next pass is replayed against it."""

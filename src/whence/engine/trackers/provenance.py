@@ -66,8 +66,7 @@ def origin_of(tensor: Tensor) -> Origin:
 class Provenance(Tracker):
     """Says what an op's outputs are made of; tensors that are neither live nor loose are parameters."""
 
-    def __init__(self) -> None:
-        self.now = 0  # the number of the op
+    now = 0  # the number of the op
 
     def begin(self, tensor: Tensor, birth: Birth) -> None:
         ids_dim = 0 if birth.positions is None else birth.positions.dim()

@@ -56,11 +56,11 @@ def row_axis_of(tensor: Tensor) -> RowAxis | None:
     return store.get(tensor, _ROWS)
 
 
+@dataclass(eq=False)
 class Rows(Tracker):
     """Finds the rows in an op's outputs from those in its inputs."""
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
+    rows: int
 
     def begin(self, tensor: Tensor, birth: Birth) -> None:
         """The rows come first, or where the looked-up ids have them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,14 +28,14 @@ class Source:
         return (numbers >= self.first) & (numbers < self.first + self.rows * self.size)
 
 
+@dataclass(eq=False)
 class Sources:
     """All tokens of a pass: those of its inputs, and those that convolutions and merges begin."""
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self._sources: list[Source] = []
-        self._next = 1
-        self._made: dict[Any, Source] = {}
+    rows: int
+    _sources: list[Source] = field(default_factory=list)
+    _next: int = 1
+    _made: dict[Any, Source] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Source]:
         return iter(self._sources)
