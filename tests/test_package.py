@@ -20,10 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "whence"
 
 
-def modules_after(statement: str) -> set[str]:
+def loaded_after(statement: str) -> set[str]:
     code = f"{statement}; import sys; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
+
+
+def modules_after(statement: str) -> set[str]:
+    return {name.partition(".")[0] for name in loaded_after(statement)}
 
 
 def test_import_brings_torch_at_the_first_use_and_nothing_heavier() -> None:
@@ -34,6 +38,15 @@ def test_import_brings_torch_at_the_first_use_and_nothing_heavier() -> None:
     used = "; ".join(f"whence.{name}" for name in ("explain", "evaluate", "load", "methods", "axioms"))
     brought = modules_after(f"import whence; {used}") - modules_after("import torch, numpy")
     assert brought - stdlib == {"whence"}
+
+
+def test_explain_brings_what_every_call_needs_and_no_method() -> None:
+    own = {name for name in loaded_after("import whence; whence.explain") if name.partition(".")[0] == "whence"}
+    assert len(own) <= 100  # a millisecond each
+    for (
+        part
+    ) in "adapters.tasks adapters.tokens methods.attention. methods.integrated. rules.lrp evaluation views".split():
+        assert not [name for name in own if name.startswith(f"whence.{part}")], part
 
 
 def test_public_names_come_at_their_first_use() -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from whence.adapters.requests import Request, padded, text_facts
-from whence.adapters.tasks import TASKS
-from whence.adapters.tokens import Tokens
 from whence.adapters.wrapped import Wrapped
 from whence.errors import warn
 from whence.results import forms
 from whence.results.attribution import Attribution
 from whence.util.receipt import Receipt, joined, waiting
+
+if TYPE_CHECKING:
+    from whence.adapters.tokens import Tokens
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
 _LIKE_VALUES = ("values", "raw", "raising", "real")
@@ -47,7 +48,7 @@ def _with_label_probabilities(a: Attribution) -> Attribution:
 def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any) -> Attribution:
     """An answer with what its request knows of the rows; windows of one text become one row."""
     facts: dict[str, Any] = {name: list(values) for name, values in request.facts.items()}
-    facts.setdefault("labels", TASKS[wrapped.task].names(wrapped, answer.target))
+    facts.setdefault("labels", wrapped.entry.names(wrapped, answer.target))
     if not _are_tokens(answer, facts.get("units")):
         facts = {name: values for name, values in facts.items() if name in ("text", "labels")}
     by_name = {"units": request.units, "real": request.real, "image": request.image}

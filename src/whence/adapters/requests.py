@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from whence.adapters.tokens import Tokens
 from whence.errors import InputError, ParameterError, TargetError, gathered, warn
+
+if TYPE_CHECKING:
+    from whence.adapters.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from whence.adapters import generation
 from whence.adapters.requests import Request
-from whence.adapters.tasks import ADAPTED, TASKS, task_of
-from whence.adapters.tokens import Long
 from whence.errors import ModelError, ParameterError, did_you_mean
 from whence.util.checks import check_choice
+
+if TYPE_CHECKING:  # texts and images are read where a model is wrapped, not wherever tensors are explained
+    from whence.adapters.generation import Continuation
+    from whence.adapters.tasks import Task
+    from whence.adapters.tokens import Long
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,13 @@ class Wrapped:
         ids = {name: getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "mask")}
         return {name: int(number) for name, number in ids.items() if number is not None}
 
+    @property
+    def entry(self) -> Task:
+        """The task's entry in the table of tasks."""
+        from whence.adapters.tasks import TASKS
+
+        return TASKS[self.task]
+
     def check_output(self, output: str, target: Any) -> None:
         """Raise where a softmax is asked for, but a row may have several labels."""
         if output != "logit" and not self.exclusive and not callable(target):
@@ -71,22 +80,24 @@ class Wrapped:
 
     def requests(self, inputs: Any, target: Any, batch_size: int | None = None, whole: bool = False) -> list[Request]:
         """What the rows become: requests of rows of similar length, or one of all rows (`whole`)."""
-        requests = TASKS[self.task].requests(self, inputs, target, batch_size, whole)
+        requests = self.entry.requests(self, inputs, target, batch_size, whole)
         total = 1 + max(row for request in requests for row in request.rows)
         return [replace(request, total=total) for request in requests]
 
     def target(self, given: Any) -> Any:
         """A target in which names of classes are their numbers; everything else stays as it is."""
-        number = TASKS[self.task].number
+        number = self.entry.number
         if isinstance(given, str):
             return number(self, given)
         if isinstance(given, tuple):
             return tuple(number(self, item) if isinstance(item, str) else item for item in given)
         return [self.target(item) for item in given] if isinstance(given, list) else given
 
-    def complete(self, text: str, tokens: int = 20) -> generation.Continuation:
+    def complete(self, text: str, tokens: int = 20) -> Continuation:
         """What the model writes for a text, greedily; a target for `explain`."""
-        step = TASKS[self.task].writes
+        from whence.adapters import generation
+
+        step = self.entry.writes
         if step is None:
             raise ModelError(f"{self!r} does not write text.\n  Load a causal or an encoder–decoder model.")
         return generation.complete(self, text, tokens, step)
@@ -119,6 +130,8 @@ def wrap(
 
 def _task(model: Any, processor: Any, task: str | None) -> str:
     """The task that was given, or the one that the model's class has; "function" where neither says it."""
+    from whence.adapters.tasks import ADAPTED, task_of
+
     own = task_of(type(model))
     if task is None and own is None and _is_known(processor):
         raise ModelError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from whence.methods.integrated.integrated_gradients import KINKS
 from whence.subject import Subject
 
 OTHERWISE = "integrated_gradients"  # needs nothing but gradients
@@ -27,7 +26,7 @@ DEFAULTS: tuple[Choice, ...] = (
         "the model has attention, where it was as faithful as any and sums to the score's change",
     ),
     (
-        lambda subject, attends: bool(subject.record.families & KINKS),
+        lambda subject, attends: _has_kinks(subject),
         "deeplift",
         "the model has kinks (ReLU, max-pooling, …), where it was as faithful as an integral, exact, and far cheaper",
     ),
@@ -37,6 +36,12 @@ DEFAULTS: tuple[Choice, ...] = (
         "the model is smooth, so that its integral converges, and the receipt says how far",
     ),
 )
+
+
+def _has_kinks(subject: Subject) -> bool:
+    from whence.methods.integrated.integrated_gradients import KINKS
+
+    return bool(subject.record.families & KINKS)
 
 
 def default(subject: Subject) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
-from whence.methods.relevance.reading import no_attention, relevance_of_attention
 from whence.subject import Subject
 from whence.subject.passes import IN_PLACE, stacked
 
@@ -35,6 +34,10 @@ def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> d
     Relevance is by the method's own rules if it has some, by LRP's default otherwise.
     """
     by_name: dict[str, list[Tensor]] = {}
+    if not names:
+        return by_name
+    from whence.methods.relevance.reading import relevance_of_attention
+
     if set(names) & {"attention", "attention_gradient", "hidden"}:
         by_name |= _values(subject, names)
     if "attention_relevance" in names:
@@ -53,6 +56,8 @@ def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dic
     done = subject.run({"*": derivative}, expand=_EXPAND, wants=wants, copies=copies)
     maps = [site for site in done.captured if site.kind == "attention"]
     if not maps:
+        from whence.methods.relevance.reading import no_attention
+
         raise no_attention(names)
     by_name: dict[str, list[Tensor]] = {}
     if "attention" in names:
