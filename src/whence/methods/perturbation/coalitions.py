@@ -98,8 +98,11 @@ class Players:
             parts = [mask[:, numbers[row]] for row, mask in zip(rows.unique().tolist(), kept, strict=True)]
             keep = torch.cat(parts).to(x.device)  # (m, …)
             keep = keep.view(*keep.shape, *[1] * (x.dim() - keep.dim()))
-            which = rows.to(x.device)
-            by_key[key] = torch.where(keep, x.index_select(0, which), self.reference[key].index_select(0, which))
+            reference = self.reference[key]
+            if len(x) > 1:  # one row is broadcast
+                which = rows.to(x.device)
+                x, reference = x.index_select(0, which), reference.index_select(0, which)
+            by_key[key] = torch.where(keep, x, reference)
         return by_key
 
 

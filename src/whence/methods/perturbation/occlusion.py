@@ -5,6 +5,7 @@ What is taken away gets its reference value; each element of a unit gets the uni
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,14 @@ from torch import Tensor
 from whence.errors import InputError, ParameterError
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.perturbation.coalitions import Coalitions, Players, counted, players
+from whence.methods.perturbation.coalitions import Coalitions, Players, counted, listed, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
 from whence.subject.units import block_numbers, channel_axis, explained_inputs, position_axes
 from whence.util.checks import is_whole, not_allowed
 
 _CHUNK = 1024  # windows at a time
+_FEW = 1 << 22  # bytes of coalitions that are kept: they are read twice
 
 
 @method(
@@ -112,18 +114,25 @@ def _axes(subject: Subject, name: str, window: Any) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """Windows over one input's players: where each player is, where each window begins and ends, (…, axes)."""
+    """Windows over one input's players, which fill a grid: where each window begins and ends, (windows, axes)."""
 
     first: int  # player of this input
-    place: Tensor
+    lengths: list[int]  # of the grid
     begin: Tensor
     end: Tensor
 
+    @property
+    def players(self) -> slice:
+        return slice(self.first, self.first + math.prod(self.lengths))
+
     def hold(self, which: Tensor) -> Tensor:
         """Whether each of these windows holds each player, bool (m, n)."""
-        inside = torch.ones(len(which), len(self.place), dtype=torch.bool, device="cpu")
-        for axis, place in enumerate(self.place.T):
-            inside &= (place >= self.begin[which, axis, None]) & (place < self.end[which, axis, None])
+        begin, end = self.begin[which], self.end[which]
+        inside = torch.ones(len(which), 1, dtype=torch.bool, device="cpu")
+        for axis, length in enumerate(self.lengths):
+            place = torch.arange(length, device="cpu")
+            along = (place >= begin[:, axis, None]) & (place < end[:, axis, None])
+            inside = (inside[:, :, None] & along[:, None]).flatten(1)
         return inside
 
 
@@ -136,20 +145,23 @@ def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stri
         sides = [_side(game, name, row, *pair) for pair in zip(_sides("window", window, over), lengths, strict=True)]
         steps = [_step(*pair) for pair in zip(_sides("stride", stride, over), sides, strict=True)]
         starts = [[*range(0, n - s, t), n - s] for n, s, t in zip(lengths, sides, steps, strict=True)]
-        begin, place = _product(starts), _product(map(range, lengths))
-        parts.append(_Windows(first, place, begin, begin + torch.tensor(sides, dtype=torch.long, device="cpu")))
-        first += len(place)
+        begin = _product(starts)
+        end = begin + torch.tensor(sides, dtype=torch.long, device="cpu")
+        parts.append(_Windows(first, lengths, begin, end))
+        first = parts[-1].players.stop
 
     def at(which: Tensor) -> Tensor:
         kept = torch.ones(len(which), game.counts[row], dtype=torch.bool, device="cpu")
         before = 1  # the first coalition is everybody
         for part in parts:
             here = (which >= before) & (which < before + len(part.begin))
-            kept[here, part.first : part.first + len(part.place)] = ~part.hold(which[here] - before)
+            kept[here, part.players] = ~part.hold(which[here] - before)
             before += len(part.begin)
         return kept
 
-    return Coalitions(1 + sum(len(part.begin) for part in parts), at)
+    count = 1 + sum(len(part.begin) for part in parts)
+    few = count * game.counts[row] * len(game.counts) <= _FEW
+    return listed(at(torch.arange(count, device="cpu"))) if few else Coalitions(count, at)
 
 
 def _product(axes: Iterable[Sequence[int]]) -> Tensor:
