@@ -108,7 +108,16 @@ def is_dense(call: Call) -> tuple[Tensor, Tensor | None] | None:
         return args[1], args[2] if len(args) > 2 else None
     if name == "addmm" and len(args) == 3 and args[1] is x and args[0].dim() == 1 and args[0].dtype == x.dtype:
         return args[2].mT, args[0]
+    if name in ("matmul", "mm") and len(args) == 2 and args[0] is x and x.dim() > 1 and args[1].dim() == 2:
+        return (args[1].mT, None) if args[1].dtype == x.dtype else None
     return None
+
+
+def positions(signal: Tensor) -> Tensor | None:
+    """Of (positions, …), those that have a signal, where they are few."""
+    if 2 * int((signal[:, 0] != 0).sum()) >= len(signal):
+        return None
+    return torch.linalg.vector_norm(signal, 1, dim=1).nonzero().flatten()
 
 
 def dense(

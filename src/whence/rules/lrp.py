@@ -167,10 +167,9 @@ class _WithWeights(Named):
     def _dense(self, rule: Weighted, call: Call, r: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Lost]:
         """A dense layer, at the positions that have relevance."""
         x, y, lead = call.x[0], call.y, r.shape[:-1]
-        seen, rows = None, r.reshape(-1, r.shape[-1])
-        if 2 * int((rows[:, 0] != 0).sum()) < len(rows):
-            seen = (rows != 0).any(1).nonzero().flatten()
-            rows = rows[seen]
+        rows = r.reshape(-1, r.shape[-1])
+        seen = linear_maps.positions(rows)
+        rows = rows if seen is None else rows[seen]
         memo = call.note.memo((weight.numel() + y.numel()) * y.element_size())
         maps = linear_maps.dense(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), weight, bias, memo, seen)
         relevance, lost = rule(maps, rows, self.composite.divide)
