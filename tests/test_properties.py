@@ -21,7 +21,7 @@ from whence.evaluation.axioms import TOYS, properties, textbook_table
 from whence.evaluation.axioms.invariance import around, equal_ways
 from whence.evaluation.axioms.points import Probe, prepare
 from whence.evaluation.axioms.rewrites import Rewrite, rewrites
-from whence.evaluation.axioms.toys import STATED, TextbookTable
+from whence.evaluation.axioms.toys import STATED, TextbookTable, along_axes
 
 FEWER = {  # samples than by default
     "smoothgrad": {"samples": 2},
@@ -75,7 +75,39 @@ def test_what_the_seed_left_open_is_filled(seeds: TextbookTable) -> None:
     assert seeds["deeplift", "sensitivity_b"].measured == "yes"
     assert seeds["deeplift", "linearity"].measured == "yes"
     assert seeds["guided_backprop", "implementation_invariance"].measured == "no"
-    assert seeds.reference == dict(zip(CHEAP, (False, False, True, True), strict=True))
+    assert {name: seeds.reference[name] for name in CHEAP} == dict(zip(CHEAP, (False, False, True, True), strict=True))
+
+
+@pytest.mark.xdist_group("seeds")
+def test_nothing_is_open_that_a_paper_answers(seeds: TextbookTable) -> None:
+    """Sundararajan, Taly & Yan 2017 deny LRP implementation invariance and DeconvNet sensitivity."""
+    for method, name in (("lrp", "implementation_invariance"), ("deconvnet", "sensitivity_a")):
+        assert (seeds[method, name].stated, seeds[method, name].measured) == ("no", "no")
+        assert seeds[method, name].where
+    assert "(0.619, 0.6178)" in seeds["lrp", "implementation_invariance"].where
+    for name, stated in STATED.items():
+        assert len(stated) == len(seeds.reference)
+        assert seeds["shapley", name].measured == "yes"
+        assert seeds["shapley", name].stated == ("" if name == "continuity" else "yes")
+
+
+@pytest.mark.xdist_group("seeds")
+def test_only_the_straight_path_is_symmetric(seeds: TextbookTable) -> None:
+    assert (seeds["integrated_gradients", "symmetry"].measured, seeds["path along the axes", "symmetry"].measured) == (
+        "yes",
+        "no",
+    )
+    others = [name for name in STATED if name != "symmetry"]
+    assert {seeds["path along the axes", name].measured for name in others} == {"yes"}
+
+
+@pytest.mark.xdist_group("seeds")
+def test_continuity_of_path_methods_ends_at_a_tie(seeds: TextbookTable) -> None:
+    for method in ("deeplift", "integrated_gradients"):
+        entry = seeds[method, "continuity"]
+        assert (entry.stated, entry.measured) == ("yes", "yes")
+        assert "across a tie of units 0 and 1, φ moves by 2.17" in entry.against[0]
+    assert not seeds["shapley", "continuity"].against
 
 
 @pytest.mark.xdist_group("seeds")
@@ -274,7 +306,8 @@ def test_texts_of_a_loaded_model() -> None:
     table = whence.axioms(clf, ["a clever piece of cinema", "dull"], methods=["input_x_gradient", "deeplift"], rows=2)
     assert table["deeplift", "completeness"].verdict == "yes"
     assert table["deeplift", "sensitivity_a"].verdict == "yes"
-    assert {cell.verdict for cell in table.values()} <= {"yes", "no"}
+    assert {cell.verdict for cell in table.values()} <= {"yes", "no", "not refuted"}
+    assert table["deeplift", "continuity"].verdict == "not refuted"  # GELU and softmax have no kink
 
 
 class Two(nn.Module):
@@ -337,6 +370,78 @@ def test_the_table_prints_and_writes_itself(tmp_path: Path) -> None:
     for kind in ("html", "csv", "json"):
         table.save(tmp_path / f"t.{kind}")
         assert (tmp_path / f"t.{kind}").read_text() == getattr(table, f"to_{kind}")()
+
+
+# ---- functions and paths as methods ----
+
+
+def by_hand(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+    x = inputs.clone().requires_grad_()
+    twice = torch.cat([x, x])  # any number of rows may be asked
+    return torch.autograd.grad(model(twice)[: len(x)].gather(1, targets[:, None]).sum(), x)[0]
+
+
+def occluded(model: Any, inputs: Tensor, targets: Tensor, baseline: Tensor) -> Tensor:
+    columns = []
+    for i in range(inputs.shape[1]):
+        without = inputs.clone()
+        without[:, i] = baseline[:, i]
+        columns.append(model(inputs)[:, 0] - model(without)[:, 0])
+    return torch.stack(columns, 1)
+
+
+def test_a_function_is_measured_as_a_method_is() -> None:
+    table = whence.axioms(net(), rows(), methods={"mine": by_hand, "gradient": None, "one out": occluded})
+    assert table.reference == {"mine": False, "gradient": False, "one out": True}
+    for name in table.properties:
+        assert table["mine", name].verdict == table["gradient", name].verdict, name
+        assert table["mine", name].number == pytest.approx(table["gradient", name].number, rel=1e-6, abs=1e-12)
+    single = whence.axioms(net(), rows(), methods=["leave_one_out"])
+    for name in table.properties:
+        assert table["one out", name].verdict == single["leave_one_out", name].verdict, name
+
+
+def test_functions_of_images_and_of_several_targets() -> None:
+    model = net(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(72, 2))
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    table = whence.axioms(model, images, methods={"mine": by_hand, "gradient": {}}, target=[0, 1])
+    for name in set(table.properties) - {"sensitivity_b", "sensitivity_b_cancelling"}:
+        assert table["mine", name].number == pytest.approx(table["gradient", name].number, rel=1e-6, abs=1e-12)
+    assert table["mine", "sensitivity_b"].verdict == "yes"
+    assert table["mine", "sensitivity_b_cancelling"].note == (
+        "it is a function of one tensor, and nothing can be put beside these"
+    )
+
+
+def test_functions_that_fail_give_their_reason() -> None:
+    def short(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        return inputs[:, :2]
+
+    def broken(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        raise ValueError("no luck")
+
+    table = whence.axioms(net(), rows(), methods={"short": short, "broken": broken}, only=["completeness"])
+    assert table["short", "completeness"].note == "it gave values of shape (1, 2) for inputs of shape (1, 5)"
+    assert table["broken", "completeness"].note == "ValueError: no luck"
+
+
+def test_a_path_is_a_function_of_where_it_leads() -> None:
+    def square(alpha: Tensor, x: Tensor, baseline: Tensor) -> Tensor:
+        return baseline + alpha**2 * (x - baseline)  # another pace on the same line
+
+    methods = {
+        "line": {"method": "path_integrated_gradients"},
+        "pace": {"method": "path_integrated_gradients", "path": square},
+        "axes": {"method": "path_integrated_gradients", "path": along_axes},
+    }
+    table = whence.axioms(TOYS["logistic"], TOYS["logistic"].inputs, methods=methods)
+    assert [table[name, "symmetry"].verdict for name in methods] == ["yes", "yes", "no"]
+    assert {table[name, "completeness"].verdict for name in methods} == {"yes"}
+    assert {table[name, "sensitivity_b"].verdict for name in methods} == {"yes"}
+    with pytest.raises(whence.ParameterError, match="Give a function of α, the input and the baseline"):
+        whence.axioms(net(), rows(), methods={"path_integrated_gradients": {"path": [rows(), rows()]}})
+    with pytest.raises(whence.MethodError, match='Give methods={"mine": function}'):
+        whence.axioms(net(), rows(), methods=[by_hand])
 
 
 # ---- mistakes ----

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whence.errors import MethodError, ParameterError, WhenceError
+from whence.evaluation.answers.explanations import CONTROLS, Ranker, rankers
 from whence.evaluation.axioms.asker import Asker, NotMeasured
 from whence.evaluation.axioms.points import prepare
 from whence.evaluation.axioms.registry import axiom, properties
@@ -23,7 +25,7 @@ def axioms(
     inputs: Any,
     *,
     baseline: Any = None,
-    methods: Sequence[str] | Mapping[str, Mapping[str, Any] | None] | None = None,
+    methods: Sequence[str] | Mapping[str, Any] | None = None,
     target: Any = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -38,10 +40,12 @@ def axioms(
 ) -> AxiomTable:
     """The property table of attribution methods, measured on this model: a number, a verdict and a witness per cell.
 
-    `methods` is a list of names, or a dict from a name to that method's parameters; None is every method. `only` names
-    the properties to measure, `equivalents` are models that compute the same scores. A violation up to `tolerance` (a
-    share of the largest attribution, or of the score's change) counts as rounding. At most `rows` rows are taken, the
-    first ones, and in each at most `features` units; `batch_size` points are explained at once.
+    `methods` is a list of names, or a dict from a line's name to a method's parameters ("method" among them, if the
+    line has another name; a path is a function of α, the input and the baseline) or to a function of your own,
+    `f(model, inputs, targets)` or `f(model, inputs, targets, baseline)`; None is every method. `only` names the
+    properties to measure, `equivalents` are models that compute the same scores. A violation up to `tolerance` (a share
+    of the largest attribution, or of the score's change) counts as rounding. At most `rows` rows are taken, the first
+    ones, and in each at most `features` units; `batch_size` points are explained at once.
     """
     chosen = _chosen(methods)
     names = _properties(only)
@@ -52,12 +56,12 @@ def axioms(
     )  # fmt: skip
     cells = {}
     for method in steps(list(chosen), progress, "axioms"):
-        ask = Asker(probe, method, chosen[method], seed, tolerance)
+        ask = Asker(probe, chosen[method], seed, tolerance)
         reason = _runs(ask)
         for name in names:
             found = Finding(None, "–", None, reason) if reason else _measured(ask, name)
             cells[method, name] = Cell(method, name, found.verdict, found.number, found.witness, found.note)
-    reference = {method: bool(known[method].facts.get("reference")) for method in chosen}
+    reference = {name: _reference(line) for name, line in chosen.items()}
     facts = {"tolerance": tolerance, "rows": len(probe.rows), "features": features, "seed": seed}
     return AxiomTable(tuple(chosen), tuple(names), cells, reference, facts)
 
@@ -92,17 +96,45 @@ def _reason(error: Exception) -> str:
 # ---- checks ----
 
 
-def _chosen(methods: Any) -> dict[str, dict[str, Any]]:
+def _chosen(methods: Any) -> dict[str, Ranker]:
     given = list(known) if methods is None else [methods] if isinstance(methods, str) else methods
     if not isinstance(given, Mapping | Sequence) or not given:
         raise MethodError(
             "There is no method to measure.\n  Give methods=[...] with at least one name, or leave it out."
         )
-    chosen = {name: dict(params or {}) for name, params in given.items()} if isinstance(given, Mapping) else {}
-    chosen = chosen or {name: {} for name in given}
-    for name, params in chosen.items():
-        known[name].check(params)
-    return {known.label(name): params for name, params in chosen.items()}
+    if not isinstance(given, Mapping) and any(callable(one) for one in given):
+        raise MethodError('A function has no name in the table.\n  Give methods={"mine": function}.')
+    chosen = {line.name: line for line in rankers(given)}
+    for line in chosen.values():
+        if line.method in CONTROLS:
+            raise MethodError(f"{line.method!r} is a control of images, not a method.\n  Leave it out.")
+        if line.function is None:
+            known[line.method].check(line.params or {})
+            _check_path((line.params or {}).get("path"))
+    return chosen
+
+
+def _check_path(path: Any) -> None:
+    if path is not None and not (callable(path) and _takes_three(path)):
+        raise ParameterError(
+            "path= must lead to every point that is tried.\n"
+            "  Give a function of α, the input and the baseline, with the baseline at 0 and the input at 1."
+        )
+
+
+def _takes_three(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(0, 0, 0)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _reference(line: Ranker) -> bool:
+    """Whether a line compares with a baseline: as the registry knows, or as a function's signature says."""
+    if line.function is not None:
+        return "baseline" in inspect.signature(line.function).parameters
+    return bool(known[line.method].facts.get("reference")) or (line.params or {}).get("path") is not None
 
 
 def _properties(only: Sequence[str] | None) -> list[str]:

@@ -111,6 +111,28 @@ class Idle(nn.Module):
         return score
 
 
+class Bound(nn.Module):
+    """f as a function of one tensor of any number of rows: what it is held with comes from one row.
+
+    With a `width`, what stands beyond it are idle inputs.
+    """
+
+    def __init__(self, f: nn.Module, name: str, held: Mapping[str, Any], width: int | None) -> None:
+        super().__init__()
+        self.f, self.name, self.held, self.width = f, name, dict(held), width
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = {
+            key: value.expand(len(x), *value.shape[1:]) if isinstance(value, Tensor) and value.shape[:1] == (1,)
+            else value for key, value in self.held.items()
+        }  # fmt: skip
+        if self.width is not None:
+            given[IDLE] = x[:, self.width :]
+            x = x[:, : self.width]
+        found: Tensor = self.f(**{**given, self.name: x})
+        return found
+
+
 class Deaf(nn.Module):
     """f of its input with some of it multiplied by 0, like `heard` (1, …)."""
 

@@ -64,8 +64,11 @@ def sensitivity_b(ask: Asker) -> Finding:
     before it sees them; those of its own that never changed its score, whatever was put there, count too. The number is
     the largest such attribution, as a share of the row's.
     """
-    found = [_idle(ask, how) for how in ("never looked at", "weighed by 0")]
-    return max([*found, *_deaf(ask), *_own(ask)], key=lambda finding: finding.number or 0.0)
+    found = [_idle(ask, how) for how in ("never looked at", "weighed by 0") if ask.takes_idle]
+    found += [*_deaf(ask), *_own(ask)]
+    if not found:
+        raise NotMeasured("it is a function of one tensor, and its values are not of features")
+    return max(found, key=lambda finding: finding.number or 0.0)
 
 
 @axiom("sensitivity_b_cancelling", order=10, short="b, cancelling")

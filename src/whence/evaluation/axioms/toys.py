@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.evaluation.axioms.table import AxiomTable, Cell, Verdict
@@ -39,6 +40,15 @@ def _pair_b(x: Tensor) -> Tensor:
     return torch.relu(torch.relu(x[:, 0] - 1) - torch.relu(x[:, 1]))
 
 
+def _one_layer(x: Tensor) -> Tensor:
+    return F.linear(x, x.new_tensor([[1.0, 1.0]]))[:, 0]
+
+
+def _two_layers(x: Tensor) -> Tensor:
+    hidden = F.linear(x, x.new_tensor([[1.0, 2.0], [0.0, 1.0]]))
+    return F.linear(hidden, x.new_tensor([[1.0, -1.0]]))[:, 0]
+
+
 TOYS: dict[str, Toy] = {
     "saturated": Toy(
         lambda x: 1 - torch.relu(1 - x[:, 0]), [[2.0]], "1 − relu(1 − x) from 0 to 2: flat where it is explained"
@@ -53,22 +63,45 @@ TOYS: dict[str, Toy] = {
         "relu(relu(x1) − 1 − relu(x2)), which equals relu(relu(x1 − 1) − relu(x2)) for x2 ≥ 0",
         equivalents=(_pair_b,),
     ),
+    "equal layers": Toy(
+        _one_layer, [[1.0, 1.0], [2.0, 1.0]], "x1 + x2 in one layer, which equals (x1 + 2·x2) − x2 in two",
+        equivalents=(_two_layers,),
+    ),
     "minimum": Toy(
         lambda x: x[:, 0] - torch.relu(x[:, 0] - x[:, 1]), [[2.0, 2.0]],
         "a − relu(a − b) at (2, 2), a kink: symmetric in a and b, and not written so", counter=True,
     ),
 }  # fmt: skip
 
-# the usual table: what is commonly stated of each method; an empty entry is left open
-_METHODS = ("gradient", "guided_backprop", "deeplift", "integrated_gradients")
-STATED: dict[str, tuple[str, str, str, str]] = {
-    "sensitivity_a": ("no", "no", "yes", "yes"),
-    "sensitivity_b": ("yes", "yes", "", "yes"),
-    "continuity": ("no", "no", "yes", "yes"),
-    "completeness": ("no", "no", "yes", "yes"),
-    "implementation_invariance": ("yes", "", "no", "yes"),
-    "symmetry": ("yes", "yes", "yes", "yes"),
-    "linearity": ("yes", "yes", "", "yes"),
+
+def along_axes(alpha: Tensor, x: Tensor, baseline: Tensor) -> Tensor:
+    """The path that takes each feature from the baseline to the input, one after the other."""
+    count = x[0].numel()
+    turn = torch.arange(count, dtype=x.dtype, device=x.device).view(1, *x.shape[1:])
+    return baseline + (count * alpha.to(x) - turn).clamp(0, 1) * (x - baseline)
+
+
+# what papers state of each method (Sundararajan, Taly & Yan 2017 of all but the last, with Shrikumar, Greenside &
+# Kundaje 2017 of continuity, Bach et al. 2015 of what relevance adds up to, and Lundberg & Lee 2017 of Shapley values);
+# an empty entry is left open
+_LINES: dict[str, Any] = {
+    "gradient": None,
+    "guided_backprop": None,
+    "deeplift": None,
+    "integrated_gradients": None,
+    "deconvnet": None,
+    "lrp": {"start": "logit"},
+    "path along the axes": {"method": "path_integrated_gradients", "path": along_axes},
+    "shapley": None,
+}
+STATED: dict[str, tuple[str, ...]] = {
+    "sensitivity_a": ("no", "no", "yes", "yes", "no", "yes", "yes", "yes"),
+    "sensitivity_b": ("yes", "yes", "", "yes", "", "", "yes", "yes"),
+    "continuity": ("no", "no", "yes", "yes", "", "", "", ""),
+    "completeness": ("no", "no", "yes", "yes", "", "yes", "yes", "yes"),
+    "implementation_invariance": ("yes", "", "no", "yes", "", "no", "yes", "yes"),
+    "symmetry": ("yes", "yes", "yes", "yes", "", "", "no", "yes"),
+    "linearity": ("yes", "yes", "", "yes", "", "", "yes", "yes"),
 }
 BEYOND = {  # a property → what says more of it than the usual table asks
     "sensitivity_b": "sensitivity_b_cancelling",
@@ -146,13 +179,13 @@ def textbook_table(methods: Any = None, *, seed: int = 0) -> TextbookTable:
 
     tables = {
         name: axioms(
-            toy, toy.inputs, baseline=toy.baseline, methods=methods or _METHODS, seed=seed, equivalents=toy.equivalents
+            toy, toy.inputs, baseline=toy.baseline, methods=methods or _LINES, seed=seed, equivalents=toy.equivalents
         )
         for name, toy in TOYS.items()
     }
     first = next(iter(tables.values()))
     entries = {
-        (method, name): _entry(tables, method, name, dict(zip(_METHODS, stated, strict=True)).get(method, ""))
+        (method, name): _entry(tables, method, name, dict(zip(_LINES, stated, strict=True)).get(method, ""))
         for name, stated in STATED.items()
         for method in first.methods
     }
