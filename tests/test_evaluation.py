@@ -477,10 +477,10 @@ def test_the_model_is_left_as_it_was() -> None:
 # ---- every metric, whatever comes ----
 
 
-def tiny_bert() -> nn.Module:
+def tiny_bert(seed: int = 0) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     return BertForSequenceClassification(BertConfig(**sizes, vocab_size=60, num_labels=3, initializer_range=0.5)).eval()
 
@@ -501,6 +501,10 @@ def image_rows() -> list[dict[str, Any]]:
     return [{"inputs": x, "label": i % 2, "mask": MASKS[i].bool()} for i, x in enumerate(IMAGES)]
 
 
+GIVEN: dict[str, Any] = {  # what some metrics cannot do without
+    "roar": {"train": lambda remove: Linear(remove(IMAGES).mean(0).flatten())},
+    "data_randomisation": {"model": Linear(torch.linspace(1, 3, 36).cos())},
+}
 LONG = ("erasure_set", "erasure_single", "rationale_f1", "model_randomisation", "deletion")
 
 
@@ -510,7 +514,8 @@ def test_no_metric_depends_on_batches_chunks_or_the_order_of_rows(metric: str, m
     tokens = kind == "tokens"
     model, rows = (tiny_bert(), token_rows()) if tokens else (image_model(), image_rows())
     methods = ["input_x_gradient", "smoothgrad"] if not tokens else ["input_x_gradient", "raw_attention"]
-    call: dict[str, Any] = {"methods": methods, "metrics": [metric], "baseline": 0.0, "target": 0}
+    metrics = {metric: GIVEN.get(metric)}
+    call: dict[str, Any] = {"methods": methods, "metrics": metrics, "baseline": 0.0, "target": 0}
     whole = every(whence.evaluate(model, rows, **call))
     same = {"atol": 1e-5, "rtol": 1e-5, "equal_nan": True}
     assert torch.allclose(whole, every(whence.evaluate(model, rows, batch_size=1, **call)), **same)
@@ -533,8 +538,9 @@ def test_padding_matters_to_no_metric(metric: str) -> None:
          "rationale": [*row["rationale"], 0, 0, 0]}
         for row in rows
     ]  # fmt: skip
+    given = {"model": tiny_bert(1)} if metric == "data_randomisation" else None
     call: dict[str, Any] = {
-        "methods": ["input_x_gradient", "raw_attention"], "metrics": [metric], "baseline": 0.0, "target": 0,
+        "methods": ["input_x_gradient", "raw_attention"], "metrics": {metric: given}, "baseline": 0.0, "target": 0,
         "controls": False,
     }  # fmt: skip
     found = [every(whence.evaluate(model, data, **call)) for data in (rows, longer)]

@@ -124,7 +124,9 @@ def test_every_method_has_an_oracle_and_a_description() -> None:
 
 
 def test_every_metric_has_a_direction_and_a_test() -> None:
-    tests = "".join((ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard"))
+    tests = "".join(
+        (ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard", "metrics_by_hand")
+    )
     for name, entry in whence.metrics.items():
         assert entry.facts["better"] in ("higher", "lower"), name
         assert entry.description.endswith("."), name

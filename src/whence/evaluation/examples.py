@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whence.adapters.requests import Request, text_facts
 from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine import blame
@@ -46,6 +47,7 @@ class Example:
     label: int | None = None
     mask: Tensor | None = None
     rationale: Any = None
+    windows: Mapping[str, Any] | None = None  # of a text that is read in parts: their inputs, one row for each
 
     @property
     def x(self) -> Tensor:
@@ -101,17 +103,37 @@ def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Ex
             "  Give the model itself with tensors, and target= a class."
         )
     (request,) = model.requests([row["inputs"]], None)
+    inputs, told = request.inputs, {name: values[0] for name, values in request.facts.items()}
     if request.windows is not None:
-        raise InputError('A text that is read in windows cannot be perturbed.\n  Load the model with long="truncate".')
-    subject = adapt(request.model, request.inputs, method="evaluate", wrt=wrt)
-    told = {name: values[0] for name, values in request.facts.items()}
+        inputs, told = _whole(request)
+    subject = adapt(request.model, inputs, method="evaluate", wrt=wrt)
     tokens = dict(request.stand_ins)
     named = {"label": row.get("label")}
     if isinstance(named["label"], str):
         named["label"] = model.target(named["label"])
     made = _made(subject, {**row, **named}, place, told, tokens, _black(model.processor))
     cropped = bool(getattr(model.processor, "do_center_crop", False))
-    return replace(made, exclusive=model.exclusive, cropped=cropped)
+    windows = None if request.windows is None else request.inputs
+    return replace(made, exclusive=model.exclusive, cropped=cropped, windows=windows)
+
+
+def _whole(request: Request) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The ids and the facts of a text that is read in windows, as if it were read at once."""
+    assert request.windows is not None
+    whole = request.windows[0].whole
+    assert whole is not None
+    device = request.inputs["input_ids"].device
+    inputs = {name: torch.tensor([ids], device=device) for name, ids in whole.ids.items()}
+    return inputs, {name: values[0] for name, values in text_facts([whole], len(whole)).items()}
+
+
+def unbroken(example: Example) -> None:
+    """Whether a row can be perturbed: one that is read in windows cannot."""
+    if example.windows is not None:
+        raise InputError(
+            "A text that is read in windows cannot be perturbed.\n"
+            '  Load the model with long="truncate", or use metrics that perturb nothing.'
+        )
 
 
 def _made(

@@ -39,6 +39,8 @@ def said(value: Any) -> Any:
     """A setting for the header: tensors and functions by what they hold."""
     if isinstance(value, Tensor):
         return f"tensor {hashlib.sha256(bytes_of(value)).hexdigest()}"
+    if isinstance(value, nn.Module):
+        return f"module {_digest(Teller()(value))}"  # its weights too, which are not in its name
     if isinstance(value, Mapping):
         return {str(key): said(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -11,18 +11,20 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ParameterError, did_you_mean
-from whence.evaluation.examples import Example
+from whence.evaluation.examples import Example, unbroken
 from whence.evaluation.imputation import imputed
 from whence.subject.named_baselines import blurred
 from whence.util.checks import not_allowed
 
-VALUES = ("zero", "mean", "black", "blur", "road")
+VALUES = ("zero", "mean", "black", "blur", "rise_blur", "noise", "road")
+_ANY = ("zero", "noise")  # of numbers that are no image, too
+_RISE = 11, 5.0  # the kernel's width and its Gaussian's deviation, in RISE's own program
 IDS = ("delete", "mask", "pad", "zero")
 
 
 def default(example: Example, *wanted: str) -> str:
     """The first of the wanted operators that this row takes."""
-    known = IDS if example.ids else VALUES if example.image else ("zero",)
+    known = IDS if example.ids else VALUES if example.image else _ANY
     for name in wanted:
         if (
             name in known
@@ -35,6 +37,7 @@ def default(example: Example, *wanted: str) -> str:
 
 def check(example: Example, operator: Any) -> None:
     """Whether this row can be perturbed so."""
+    unbroken(example)
     if isinstance(operator, Tensor):
         return
     if isinstance(operator, Real) and not isinstance(operator, bool) and math.isfinite(operator):
@@ -53,10 +56,10 @@ def check(example: Example, operator: Any) -> None:
         raise ParameterError(
             f'operator={operator!r}: this model names no {operator} token.\n  Give its id, or operator="delete".'
         )
-    if not example.ids and operator != "zero" and not example.image:
+    if not example.ids and operator not in _ANY and not example.image:
         raise ParameterError(
             f"operator={operator!r} is for images, but the units have shape {example.shape}.\n"
-            '  Give "zero", a number or a tensor.'
+            '  Give "zero", "noise", a number or a tensor.'
         )
 
 
@@ -66,13 +69,29 @@ def _vocabulary(example: Example) -> float:
     return size if isinstance(size, int) else math.inf
 
 
-def replaced(example: Example, keep: Tensor, operator: Any, noise: float, draws: Sequence[torch.Generator]) -> Tensor:
-    """Copies (m, …) of a row of numbers, its units kept where (m, units) says so."""
+def replaced(
+    example: Example, keep: Tensor, operator: Any, noise: float, draws: Sequence[torch.Generator],
+    own: torch.Generator,
+) -> Tensor:  # fmt: skip
+    """Copies (m, …) of a row of numbers, its units kept where (m, units) says so.
+
+    `draws` are the copies' own random numbers, `own` are the row's.
+    """
     check(example, operator)
     kept = example.spread(keep)
     if operator == "road":
         return imputed(example.x, kept, noise, draws)
-    return torch.where(kept.to(example.x.device), example.x, stand_in(example, operator))
+    instead = _noise(example, own) if operator == "noise" else stand_in(example, operator)
+    return torch.where(kept.to(example.x.device), example.x, instead)
+
+
+def _noise(example: Example, own: torch.Generator) -> Tensor:
+    """Uniform between the smallest and the largest number of the row, or of its channel (Samek et al. 2017)."""
+    x = example.x
+    axes = (2, 3) if example.image else tuple(range(1, x.dim()))
+    low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
+    share = torch.rand(x.shape, generator=own, dtype=torch.float64, device="cpu").to(x)
+    return low + share * (high - low)
 
 
 def stand_in(example: Example, operator: Any) -> Tensor:
@@ -86,9 +105,28 @@ def stand_in(example: Example, operator: Any) -> Tensor:
         return x.mean((2, 3), keepdim=True)
     if operator == "blur":
         return blurred(x)
+    if operator == "rise_blur":
+        return rise_blurred(x)
     if operator == "black":
         return x.amin((2, 3), keepdim=True) if example.black is None else example.black.to(x)
     return x.new_zeros(())
+
+
+def rise_blurred(x: Tensor) -> Tensor:
+    """Images under the blur of RISE's own program: a Gaussian folded into 11 × 11 pixels, with black beyond the border.
+
+    Its kernel is a single pixel of 11 × 11 under a Gaussian of deviation 5, cut at 4 deviations and reflected at the
+    kernel's borders (Petsiuk, Das & Saenko 2018).
+    """
+    width, sigma = _RISE
+    reach = int(4 * sigma + 0.5)
+    offsets = torch.arange(-reach, reach + 1, dtype=torch.float64, device="cpu")
+    weights = (-0.5 * (offsets / sigma) ** 2).exp()
+    lands = (width // 2 + offsets.long()) % (2 * width)  # reflection repeats after two widths
+    lands = torch.where(lands < width, lands, 2 * width - 1 - lands)
+    line = torch.zeros(width, dtype=torch.float64, device="cpu").index_add(0, lands, weights / weights.sum()).to(x)
+    kernel = (line[:, None] * line).expand(x.shape[1], 1, width, width)
+    return torch.nn.functional.conv2d(x, kernel, padding=width // 2, groups=x.shape[1])
 
 
 def _given(example: Example, operator: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ methods and metrics of a chunk are answered together, each kind by one function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,44 @@ class Randomised:
     stage: int
     stages: int
     alone: bool  # only that layer, instead of all from the top down to it
+
+
+@dataclass(frozen=True, eq=False)
+class OtherClass:
+    """The method's own answer for the row and another class. The answer: unit scores."""
+
+    target: int
+
+    @property
+    def key(self) -> Any:
+        """What such requests have in common that are answered together."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Under:
+    """The method's own answer for the same row and class under another model. The answer: unit scores."""
+
+    model: Any
+
+    @property
+    def key(self) -> Any:
+        return id(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """The row without its most relevant units, by a model that was trained without them. The answer: its logits."""
+
+    train: Callable[[Callable[[Tensor], Tensor]], Any]  # is given what removes units, and gives a model
+    share: float
+    rounding: Callable[[View, float], int]  # how many units a share is
+    operator: Any
+    absolute: bool
+
+    @property
+    def key(self) -> Any:
+        return id(self.train), self.share, str(self.operator), self.absolute
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,23 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, ModelError, TargetError
-from whence.evaluation.answers import attention, logits
+from whence.evaluation.answers import attention, logits, other_models
 from whence.evaluation.answers.explanations import Explainer, Ranker, scores_or_error
 from whence.evaluation.examples import Example, Failure, failed
 from whence.evaluation.metrics import metrics
-from whence.evaluation.requests import Again, Attended, Copy, Erased, Moved, Randomised, Result, View
+from whence.evaluation.requests import (
+    Again,
+    Attended,
+    Copy,
+    Erased,
+    Moved,
+    OtherClass,
+    Randomised,
+    Result,
+    Retrained,
+    Under,
+    View,
+)  # fmt: skip
 from whence.evaluation.scoreboard import Column
 from whence.results.attribution import Attribution
 
@@ -208,6 +220,8 @@ def _kind(task: _Task, want: Any) -> Any:
         return Again, task.ranker.name
     if isinstance(want, Randomised):
         return Randomised, task.ranker.name, want.stage, want.stages, want.alone
+    if isinstance(want, OtherClass | Under | Retrained):
+        return type(want), task.ranker.name, want.key
     return type(want)
 
 
@@ -223,6 +237,12 @@ def _randomised(work: Work, asked: Sequence[tuple[_Task, Any]]) -> list[Any]:
     return work.explainer.randomised(asked[0][0].ranker, [(task.view, want) for task, want in asked])
 
 
+def _elsewhere(answer: Callable[..., list[Any]]) -> Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]:
+    return lambda work, asked: answer(
+        work.explainer, asked[0][0].ranker, [(task.view, want) for task, want in asked], work.batch_size
+    )
+
+
 _ANSWERS: dict[type, Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]] = {
     Copy: _plain(logits.of_copies),
     Moved: _plain(logits.of_steps),
@@ -230,4 +250,7 @@ _ANSWERS: dict[type, Callable[[Work, Sequence[tuple[_Task, Any]]], list[Any]]] =
     Attended: _plain(attention.attention),
     Again: _steps,
     Randomised: _randomised,
+    OtherClass: _elsewhere(other_models.of_classes),
+    Under: _elsewhere(other_models.under),
+    Retrained: _elsewhere(other_models.retrained),
 }

@@ -15,7 +15,7 @@ from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import NoAttention, ParameterError
 from whence.evaluation.answers.logits import ROWS, TOKENS, checked
-from whence.evaluation.examples import together
+from whence.evaluation.examples import together, unbroken
 from whence.evaluation.requests import Attended, Erased, View
 from whence.subject.logits import find_logits
 
@@ -38,6 +38,7 @@ def _in_groups(
     found: list[Any] = [None] * len(asked)
     groups: dict[Any, list[int]] = {}
     for number, (view, want) in enumerate(asked):
+        unbroken(view.example)
         groups.setdefault((view.example.x.shape, str(want.layers), str(want.heads)), []).append(number)
     for members in groups.values():
         size = batch_size or max(1, min(ROWS, TOKENS // max(1, asked[members[0]][0].example.x.shape[1])))

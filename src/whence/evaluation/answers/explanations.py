@@ -16,7 +16,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.api import explain
 from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.data import named
-from whence.evaluation.examples import Example, together
+from whence.evaluation.examples import Example, together, unbroken
 from whence.evaluation.fingerprint import said
 from whence.evaluation.requests import Again, Randomised, View
 from whence.methods import methods
@@ -76,6 +76,8 @@ class Explainer:
 
     def of_steps(self, ranker: Ranker, asked: Sequence[tuple[View, Again]]) -> list[Any]:
         """φ of each row moved by a step, like the input."""
+        for view, _ in asked:
+            unbroken(view.example)
         examples = [
             replace(
                 view.example,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import ModelError
-from whence.evaluation.examples import Example, called
+from whence.evaluation.examples import Example, called, unbroken
 from whence.evaluation.removal import check, replaced, rewritten
 from whence.evaluation.requests import Copy, Moved, View
 from whence.subject.logits import find_logits
@@ -34,8 +34,17 @@ def logits(rows: Sequence[Row], batch_size: int | None) -> list[Tensor]:
 
 
 def of_examples(examples: Sequence[Example], batch_size: int | None) -> list[Tensor]:
-    """Of the rows as they are."""
-    return logits([(example, dict(example.inputs)) for example in examples], batch_size)
+    """Of the rows as they are; of a text that is read in windows, the mean over them."""
+    short = [example for example in examples if example.windows is None]
+    found = iter(logits([(example, dict(example.inputs)) for example in short], batch_size))
+    return [next(found) if example.windows is None else _of_windows(example) for example in examples]
+
+
+def _of_windows(example: Example) -> Tensor:
+    assert example.windows is not None
+    with suspended(), scope(example.root), torch.no_grad():
+        found = find_logits(called(example, example.windows))
+    return checked(found, len(found)).mean(0)
 
 
 def of_copies(asked: Sequence[tuple[View, Copy]], batch_size: int | None) -> list[Tensor]:
@@ -95,7 +104,8 @@ def _fill(asked: Sequence[tuple[View, Copy]], once: Sequence[int], made: list[Ro
     for members in groups.values():
         view, copy = asked[once[members[0]]]
         keep = torch.stack([asked[once[i]][1].keep for i in members])
-        whole = replaced(view.example, keep, copy.operator, copy.noise, [_draws(view, mask) for mask in keep])
+        draws = [_draws(view, mask) for mask in keep]
+        whole = replaced(view.example, keep, copy.operator, copy.noise, draws, view.generator(5))
         for i, x in zip(members, whole, strict=True):
             made[i] = (view.example, {**view.example.inputs, view.example.name: x[None]})
 
@@ -110,6 +120,7 @@ def of_steps(asked: Sequence[tuple[View, Moved]], batch_size: int | None) -> lis
     rows = []
     for view, moved in asked:
         example = view.example
+        unbroken(example)
         rows.append((example, {**example.inputs, example.name: example.x + moved.step.to(example.x)}))
     return logits(rows, batch_size)
 

@@ -10,10 +10,11 @@ from whence.evaluation.requests import Result, View
 def completeness_gap(view: View, *, relative: bool = True) -> Result:
     """|Σφ − (f(x) − f(x'))|, relative to |f(x) − f(x')| or as it is; the other one is told beside it.
 
-    Methods without a baseline of their own take the evaluation's, `baseline=0`; without one they have no score.
+    Methods without a baseline of their own take the evaluation's, `baseline=0`; without one they have no score, nor do
+    texts that are read in overlapping windows.
     """
     a = view.attribution
-    if a.baseline_value is None:
+    if a.baseline_value is None or view.example.windows is not None:
         return Result(float("nan"))
     rise = float(a.output_value[0]) - float(a.baseline_value[0])
     gap = abs(float(a.raw.double().sum()) - rise)

@@ -36,7 +36,10 @@ def deletion(
 def insertion(
     view: View, *, steps: Steps = 20, operator: Any = None, output: Output = "probability", absolute: bool = False
 ) -> Asking:
-    """The area under p as the most relevant units come first, from a blurred image; over shares from 0 to 1."""
+    """The area under p as the most relevant units come first, from a blurred image; over shares from 0 to 1.
+
+    `operator="rise_blur"` is the blur of RISE's own program.
+    """
     return (yield from _curve(view, True, steps, operator, output, absolute))
 
 

@@ -59,12 +59,16 @@ def log_odds(
 @metric("aopc", order=10, paper="Samek et al. 2017, arXiv:1509.06321", better="higher", operators=("delete", "mean"))
 def aopc(
     view: View, *, k: Any = (10, 20, 30, 40, 50, 60, 70, 80, 90), operator: Any = None,
-    output: Output = "probability", absolute: bool = False, rounding: Rounding = "nearest",
+    output: Output = "probability", absolute: bool = False, rounding: Rounding = "nearest", count_zero: bool = False,
 ) -> Asking:  # fmt: skip
-    """The mean drop of p over 10 … 90 % removed, the most relevant first: the area over the perturbation curve."""
+    """The mean drop of p over 10 … 90 % removed, the most relevant first: the area over the perturbation curve.
+
+    `count_zero` takes the mean over k = 0 too, where nothing drops: 1/(L + 1) Σ, as Samek et al. write it. They replace
+    pixels by random values, `operator="noise"`.
+    """
     shares = percents(k, "aopc")
     drops = yield from _drops(view, view.without, shares, operator, output, absolute, rounding)
-    return Result(fmean(drops), curve=([0, *shares], [0.0, *drops]))
+    return Result(fmean([0.0, *drops] if count_zero else drops), curve=([0, *shares], [0.0, *drops]))
 
 
 def _drops(

@@ -1,0 +1,106 @@
+"""A method's answers for other classes and under other models, and models that were trained without what it marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from whence.adapters.wrapped import Wrapped
+from whence.errors import InputError, ModelError
+from whence.evaluation.answers.explanations import Explainer, Ranker, scores_or_error, unit_scores
+from whence.evaluation.answers.logits import logits, of_examples
+from whence.evaluation.data import listed
+from whence.evaluation.examples import Example, example_of, seeded
+from whence.evaluation.removal import replaced
+from whence.evaluation.requests import OtherClass, Retrained, Under, View
+from whence.results.attribution import Attribution
+
+_ROWS = 32  # of training data, explained together
+_trained: WeakKeyDictionary[Explainer, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def of_classes(
+    explainer: Explainer, ranker: Ranker, asked: Sequence[tuple[View, OtherClass]], batch_size: int | None
+) -> list[Any]:
+    """Unit scores of each row for another class; the random control draws anew for each."""
+    examples = [view.example for view, _ in asked]
+    targets = [want.target for _, want in asked]
+    drawn = examples
+    if ranker.method == "random":
+        drawn = [replace(one, seed=one.seed + 104729 * (n + 1)) for one, n in zip(examples, targets, strict=True)]
+    found = explainer._each(ranker, explainer.model, drawn, targets)
+    return [scores_or_error(example, a) for example, a in zip(examples, found, strict=True)]
+
+
+def under(
+    explainer: Explainer, ranker: Ranker, asked: Sequence[tuple[View, Under]], batch_size: int | None
+) -> list[Any]:
+    """Unit scores of each row under another model; the random control draws anew for it."""
+    other = asked[0][1].model
+    if isinstance(explainer.model, Wrapped) and not isinstance(other, Wrapped):
+        if not isinstance(other, nn.Module):
+            raise ModelError("The other model is not an nn.Module.\n  Give one, or what whence.load gives.")
+        other = replace(explainer.model, model=other)
+    examples = [view.example for view, _ in asked]
+    drawn = examples
+    if ranker.method == "random":
+        drawn = [replace(example, seed=example.seed + 15485863) for example in examples]
+    found = explainer._each(ranker, other, drawn, [view.target for view, _ in asked])
+    return [scores_or_error(example, a) for example, a in zip(examples, found, strict=True)]
+
+
+# ---- trained without what a method marks ----
+
+
+def retrained(
+    explainer: Explainer, ranker: Ranker, asked: Sequence[tuple[View, Retrained]], batch_size: int | None
+) -> list[Any]:
+    """The logits of rows without their top share, by a model that was trained on rows without theirs: once for all."""
+    want = asked[0][1]
+    known = _trained.setdefault(explainer, {})
+    key = ranker.name, want.key
+    if key not in known:
+        known[key] = want.train(lambda inputs: removed(explainer, ranker, want, inputs))
+    rows = []
+    for view, _ in asked:
+        example = view.example
+        other = example_of(known[key], {"inputs": example.given}, example.place, explainer.wrt)
+        rows.append((other, {**other.inputs, other.name: _without(view, want)}))
+    return list(logits(rows, batch_size))
+
+
+def removed(explainer: Explainer, ranker: Ranker, want: Retrained, inputs: Tensor) -> Tensor:
+    """Rows without the top share of their units, as a method explains the model's own prediction of each."""
+    rows = listed(explainer.model, inputs, {})
+    examples = seeded([example_of(explainer.model, row, place, explainer.wrt) for place, row in enumerate(rows)])
+    return torch.cat([
+        part for start in range(0, len(examples), _ROWS)
+        for part in _part(explainer, ranker, want, examples[start : start + _ROWS])
+    ])  # fmt: skip
+
+
+def _part(explainer: Explainer, ranker: Ranker, want: Retrained, examples: Sequence[Example]) -> list[Tensor]:
+    told = of_examples(examples, None)
+    targets = [int(line.argmax()) for line in told]
+    found = []
+    for example, a, line, target in zip(
+        examples, explainer.of_rows(ranker, examples, targets), told, targets, strict=True
+    ):
+        if not isinstance(a, Attribution):
+            raise a
+        view = View(example, ranker.name, unit_scores(example, a), target, a, line, explainer.seed)
+        found.append(_without(view, want))
+    return found
+
+
+def _without(view: View, want: Retrained) -> Tensor:
+    if view.example.ids:
+        raise InputError("Retraining removes numbers, but the rows are token ids.\n  Leave this metric out.")
+    order = view.order(absolute=want.absolute)
+    keep = view.without(order[: want.rounding(view, want.share)]).keep[None]
+    return replaced(view.example, keep, want.operator, 0.0, [view.generator()], view.generator(5))
