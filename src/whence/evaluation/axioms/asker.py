@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.api import explain
-from whence.engine.flow import suspended
+from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
 from whence.errors import WhenceWarning
 from whence.evaluation.answers.explanations import Ranker
