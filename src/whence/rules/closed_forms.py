@@ -128,15 +128,15 @@ def norm(call: Call) -> Back:
         c, c0 = c - c.mean(-1, keepdim=True), c0 - c0.mean(-1, keepdim=True)
     s, s0 = ((t.square().mean(-1, keepdim=True) + eps).sqrt() for t in (c, c0))
     least = 1 / torch.maximum(s, s0)
-    other = torch.where(s < s0, c, c0)
-    both = (c + c0) / (s * s0 * (s + s0))
+    other = torch.lerp(c0.expand_as(c), c, (s < s0).to(c.dtype))  # the one or the other, quicker than torch.where
+    both = (c + c0).div_(s * s0 * (s + s0))
     shape = x.shape
 
     def back(m: Tensor) -> Tensor:
         g = grouped(m if weight is None else m * weight)
-        to_c = g * least - both * (g * other).mean(-1, keepdim=True)
+        to_c = (g * least).addcmul_(both, (g * other).mean(-1, keepdim=True), value=-1)
         if centred:
-            to_c = to_c - to_c.mean(-1, keepdim=True)
+            to_c -= to_c.mean(-1, keepdim=True)
         return to_c.reshape(shape)
 
     return back

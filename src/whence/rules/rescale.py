@@ -50,9 +50,9 @@ def slope(call: Call, a: Tensor, b: Tensor, at_a: Tensor, at_b: Tensor) -> Tenso
     if closed is not None:
         return closed(a, b, at_a, at_b)
     step = difference(b, a)
-    near = step.abs() <= (too_close(call.family, a) if call.family not in STEEP else _too_close_there(a, b))
     slopes = difference(at_b, at_a).div_(step)
-    return replaced_where(call, near, slopes, [(b, step, -0.5)])
+    near = step.abs_() <= (too_close(call.family, a) if call.family not in STEEP else _too_close_there(a, b))
+    return replaced_where(call, near, slopes, [((a, 0.5), (b, 0.5))])
 
 
 def too_close(family: str, like: Tensor) -> float:
@@ -67,20 +67,22 @@ def _too_close_there(a: Tensor, b: Tensor) -> Tensor:
     return torch.finfo(a.dtype).eps ** (1 / 3) * room
 
 
-def replaced_where(call: Call, near: Tensor, slopes: Tensor, points: Sequence[tuple[Tensor, Tensor, float]]) -> Tensor:
-    """Slopes, but where entries are near the mean of the op's derivatives at x + by·step, for each (x, step, by)."""
+def replaced_where(
+    call: Call, near: Tensor, slopes: Tensor, points: Sequence[Sequence[tuple[Tensor, float]]]
+) -> Tensor:
+    """Slopes, but where entries are near the mean of the op's derivatives at some points, sums of tensors × factors."""
     some = _entries(near)
     if not len(some):
         return slopes
-    alone = sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1  # nothing else that goes by entries
-    total: Any = 0
-    for x, step, by in points:
-        there = _derivative_at_some(call, _take(x, some, near) + by * step.take(some)) if alone else None
-        if there is None:
-            all_there = call.derivative_at([x + by * step], torch.ones_like(slopes))[0]
-            there = torch.zeros_like(slopes).take(some) if all_there is None else all_there.take(some)
-        total = total + there
-    return slopes.put_(some, total / len(points))
+    total: Any = torch.zeros((), dtype=slopes.dtype, device=slopes.device)
+    for terms in points:
+        if sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1:  # nothing else that goes by entries
+            there = _derivative_at_some(call, sum(_take(x, some, near) * by for x, by in terms))  # type: ignore[arg-type]
+        else:
+            whole = call.derivative_at([sum(x * by for x, by in terms)], torch.ones_like(slopes))[0]  # type: ignore[list-item]
+            there = None if whole is None else whole.take(some)
+        total = total if there is None else total + there
+    return slopes.put_(some, (total / len(points)).expand(len(some)))
 
 
 def _derivative_at_some(call: Call, points: Tensor) -> Tensor | None:

@@ -327,4 +327,4 @@ def _per_step(call: Call, rise: Tensor, step: Tensor, *starts: Tensor) -> Tensor
     """rise / step, and the mean of the derivatives from these starts where the step is too small."""
     tiny = too_close(call.family, step)
     near = step.abs() <= tiny if tiny else step == 0
-    return replaced_where(call, near, rise.div_(step), [(start, step, 0.5) for start in starts])
+    return replaced_where(call, near, rise.div_(step), [((start, 1.0), (step, 0.5)) for start in starts])
