@@ -15,7 +15,7 @@ from whence.registry import Bounds
 
 @metric(
     "sensitivity_n", order=52, paper="Ancona et al. 2018, arXiv:1711.06104", better="higher",
-    operators=("mask", "pad", "zero"),
+    operators=("mask", "pad", "delete", "zero"),
 )  # fmt: skip
 def sensitivity_n(
     view: View, *, k: Any = (10, 20, 40, 60, 80), samples: Annotated[int, Bounds(low=2)] = 20, operator: Any = None,
