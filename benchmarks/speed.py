@@ -17,7 +17,7 @@ import torch
 from benchmarks.measure import Line
 from whence.views.tables import table
 
-MODULES = ("speed_small", "speed_texts")
+MODULES = ("speed_small", "speed_texts", "speed_long")
 HEADS = ["work", "measured", "peer", "aim", "met", ""]
 
 
