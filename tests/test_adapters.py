@@ -23,7 +23,7 @@ from tests.support.hf import FAMILIES, SMALL
 from tests.support.models import close
 from whence.adapters.images import pixels
 from whence.adapters.spans import words_in
-from whence.adapters.tokens import tokens_of
+from whence.adapters.tokens import tokens_of, tokens_of_all
 from whence.errors import FileError, InputError, ModelError, ParameterError, TargetError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torchvision.*", "ignore::FutureWarning")
@@ -261,6 +261,25 @@ def _tokenizers(factory: pytest.TempPathFactory) -> list[Any]:
         folder = factory.mktemp("words")
         _MADE.extend([wordpiece(folder), wordpiece(folder, slow=True), bytes_of(folder)])
     return _MADE
+
+
+def test_a_fast_tokenizer_is_called_once_for_all_texts_and_once_for_all_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, slow = (wordpiece(tmp_path, slow=kind) for kind in (False, True))
+    rows = [("a clever film",), ("it's dull!", "naïve café"), ("e\u0301t\u00e9 dull",), ("a film", "x"), ("dull", "")]
+    calls, own = [], type(fast).__call__
+    monkeypatch.setattr(
+        type(fast), "__call__", lambda self, *args, **how: calls.append(args) or own(self, *args, **how)
+    )
+    together = [only for (only,) in tokens_of_all(fast, rows)]
+    assert [len(args) for args in calls] == [1, 2]
+    monkeypatch.undo()
+    for row, tokens in zip(rows, together, strict=True):
+        assert tokens.ids["input_ids"] == fast(*row)["input_ids"]
+        alone = tokens_of(slow if all(row) else fast, row)[0]  # slow ones keep an empty second text
+        assert (tokens.spans, tokens.words, tokens.units) == (alone.spans, alone.words, alone.units)
+        assert (tokens.text, tokens.special, tokens.segments) == (row, alone.special, alone.segments)
 
 
 @pytest.mark.parametrize(

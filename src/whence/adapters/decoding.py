@@ -7,7 +7,8 @@ character are shown in hexadecimal, ⟨e5 9b⟩. WordPiece's tokens keep their #
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece writes a byte of a character that it does not know
@@ -27,42 +28,62 @@ _BYTES = _alphabet()
 
 def texts_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text of each token, with its spaces; an id that the tokenizer does not have is shown as ⟨310⟩."""
-    known = list(tokenizer.convert_ids_to_tokens(list(ids)))
-    tokens = [f"⟨{int(number)}⟩" if token is None else token for number, token in zip(ids, known, strict=True)]
-    read = _reader(tokenizer, tokens)
-    if read is None:
-        return [token.removesuffix(_END) or token for token in tokens]
-    alone = _alone(tokenizer) | {int(number) for number, token in zip(ids, known, strict=True) if token is None}
-    texts: list[str] = []
-    run: list[bytes] = []
-    for number, token in zip(ids, tokens, strict=True):
-        if int(number) in alone:  # its name, not encoded text
-            texts += [*_decoded(run), token]
-            run = []
-        else:
-            run.append(read(token))
-    return [*texts, *_decoded(run)]
+    return Reader(tokenizer).texts(ids)
 
 
 def units_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text of each token without the space before it; a token of spaces alone keeps them."""
-    return [text.lstrip() or text for text in texts_of(tokenizer, ids)]
+    return Reader(tokenizer).units(ids)
 
 
-def _reader(tokenizer: Any, tokens: Sequence[str]) -> Any:
+class Reader:
+    """Reads tokens as text, for many texts: what a tokenizer says of itself and of each id is asked for once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._names: dict[int, str | None] = {}
+        self._read = _way_to_read(tokenizer)
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """As `texts_of`."""
+        numbers = [int(number) for number in ids]
+        new = [number for number in dict.fromkeys(numbers) if number not in self._names]
+        self._names.update(zip(new, self._tokenizer.convert_ids_to_tokens(new), strict=True))
+        tokens = [f"⟨{number}⟩" if (token := self._names[number]) is None else token for number in numbers]
+        read = self._read
+        if read is None and any(token.startswith(_SPACE) for token in tokens):
+            read = _from_pieces
+        if read is None:
+            return [token.removesuffix(_END) or token for token in tokens]
+        texts: list[str] = []
+        run: list[bytes] = []
+        for number, token in zip(numbers, tokens, strict=True):
+            if number in self._alone or self._names[number] is None:  # its name, not encoded text
+                texts += [*_decoded(run), token]
+                run = []
+            else:
+                run.append(read(token))
+        return [*texts, *_decoded(run)]
+
+    def units(self, ids: Sequence[int]) -> list[str]:
+        """As `units_of`."""
+        return [text.lstrip() or text for text in self.texts(ids)]
+
+    @cached_property
+    def _alone(self) -> set[int]:
+        """Tokens that were added to a vocabulary, special ones among them: their names are not encoded."""
+        added = getattr(self._tokenizer, "added_tokens_decoder", None) or {}
+        return {*map(int, added), *getattr(self._tokenizer, "all_special_ids", ())}
+
+
+def _way_to_read(tokenizer: Any) -> Callable[[str], bytes] | None:
     """How a token is turned into bytes, or None for tokens that are text already."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     state = decoder.__getstate__().decode() if decoder is not None else ""
     if "ByteLevel" in state or hasattr(tokenizer, "byte_decoder"):
         return _from_letters
     pieces = any(name in state for name in ("Metaspace", "ByteFallback", _SPACE)) or hasattr(tokenizer, "sp_model")
-    return _from_pieces if pieces or any(token.startswith(_SPACE) for token in tokens) else None
-
-
-def _alone(tokenizer: Any) -> set[int]:
-    """Tokens that were added to a vocabulary, special ones among them: their names are not encoded."""
-    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-    return {*map(int, added), *getattr(tokenizer, "all_special_ids", ())}
+    return _from_pieces if pieces else None
 
 
 def _from_letters(token: str) -> bytes:

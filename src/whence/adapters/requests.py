@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +83,9 @@ class Request:
 # ---- rows, targets and facts, as the tasks share them ----
 
 
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
 def text_rows(inputs: Any) -> list[tuple[str, ...]]:
     """Rows of one text or of a pair."""
     rows = [row if isinstance(row, tuple) else (row,) for row in (inputs if isinstance(inputs, list) else [inputs])]
@@ -92,7 +96,7 @@ def text_rows(inputs: Any) -> list[tuple[str, ...]]:
             kinds = ", ".join(type(part).__name__ for part in row)
             raise InputError(f"A row is {kinds}, but this model reads text.\n  Give a string, or a pair of strings.")
         for part in row:
-            if any("\ud800" <= letter <= "\udfff" for letter in part):
+            if _HALVES.search(part):
                 raise InputError(f"The text {part[:40]!r} has half a character (a lone surrogate).\n  Repair it first.")
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,11 +20,18 @@ def aligned_spans(
     return _by_pieces(tokenizer, tokens, segments, texts) or _aligned(tokens, special, segments, texts)
 
 
-def stripped(text: str, span: Span) -> Span:
-    """A span without leading spaces and with the combining marks of its last letter."""
+def has_marks(text: str) -> bool:
+    """Whether a text has combining marks."""
+    return not text.isascii() and any(unicodedata.category(letter)[0] == "M" for letter in set(text))
+
+
+def stripped(text: str, span: Span, marks: bool = True) -> Span:
+    """A span without leading spaces and with the combining marks of its last letter, if the text has `marks`."""
     start, end = span
     while start < end and text[start].isspace():
         start += 1
+    if not marks:
+        return (start, end)
     start = next((p for p in range(start, end) if unicodedata.category(text[p])[0] != "M"), start)
     while start < end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1
@@ -151,8 +159,13 @@ def word_numbers(
     ]
 
 
+_WORD = re.compile(r"[\w'’]+|[^\w'’\s]")  # in a text without marks
+
+
 def words_in(text: str) -> list[Span]:
     """The spans of a text's words."""
+    if not has_marks(text):
+        return [word.span() for word in _WORD.finditer(text)]
     found: list[Span] = []
     inside = False
     for place, character in enumerate(text):

@@ -256,7 +256,7 @@ def _image_text_similarity(
         raise InputError("An image–text model compares pairs.\n  Give (image, text), or a list of such pairs.")
     limit = tokens.limit_of(wrapped.tokenizer, getattr(wrapped.model.config, "text_config", None))
     long = "error" if wrapped.long == "window" else wrapped.long  # one score has no windows
-    texts = [tokens.tokens_of(wrapped.tokenizer, (t,), limit, long, i, False)[0] for i, (_, t) in enumerate(pairs)]
+    texts = [part for part, *_ in tokens.tokens_of_all(wrapped.tokenizer, [(t,) for _, t in pairs], limit, long, False)]
     words = tokens.batch(texts, wrapped.pad, wrapped.device)
     words.pop("token_type_ids", None)
     pixels = images.pixels(getattr(wrapped.processor, "image_processor", None), [image for image, _ in pairs])

@@ -31,10 +31,7 @@ def text_requests(
     """The texts in batches of similar length; a text that is too long in windows, where the task allows them."""
     limit = tokenization.limit_of(wrapped.tokenizer, getattr(wrapped.model, "config", None))
     targets = per_row(wrapped.target(target), len(rows))
-    tokens = [
-        tokenization.tokens_of(wrapped.tokenizer, texts, limit, wrapped.long, row, windows)
-        for row, texts in enumerate(rows)
-    ]
+    tokens = tokenization.tokens_of_all(wrapped.tokenizer, rows, limit, wrapped.long, windows)
     short = sorted((row for row, parts in enumerate(tokens) if len(parts) == 1), key=lambda row: len(tokens[row][0]))
     size = size or CHUNK
     batches = [short[start : start + size] for start in range(0, len(short), size)]

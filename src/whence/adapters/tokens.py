@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whence.adapters.decoding import units_of
-from whence.adapters.spans import Span, aligned_spans, stripped, word_numbers
+from whence.adapters.decoding import Reader
+from whence.adapters.spans import Span, aligned_spans, has_marks, stripped, word_numbers
 from whence.errors import InputError
 
 Long = Literal["error", "truncate", "window"]
@@ -51,12 +51,24 @@ _OFFSET = frozenset(  # positions begin after the padding's
 )
 
 
+def tokens_of_all(
+    tokenizer: Any, rows: Sequence[Sequence[str]], limit: int | None = None, long: Long = "error", windows: bool = True
+) -> list[list[Tokens]]:
+    """Each row of one text or a pair as tokens; truncated or in windows if it is too long, as `long` says."""
+    wholes = zip(rows, _encoded(tokenizer, rows), strict=True)
+    return [_fitted(texts, whole, limit, long, row, windows) for row, (texts, whole) in enumerate(wholes)]
+
+
 def tokens_of(
-    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", row: int = 0,
-    windows: bool = True,
-) -> list[Tokens]:  # fmt: skip
-    """One text or a pair as tokens; truncated or in windows if it is too long, as `long` says."""
-    whole = _encoded(tokenizer, texts)
+    tokenizer: Any, texts: Sequence[str], limit: int | None = None, long: Long = "error", windows: bool = True
+) -> list[Tokens]:
+    """As `tokens_of_all`, of one row."""
+    return tokens_of_all(tokenizer, [texts], limit, long, windows)[0]
+
+
+def _fitted(
+    texts: Sequence[str], whole: Tokens, limit: int | None, long: Long, row: int, windows: bool
+) -> list[Tokens]:
     if limit is None or len(whole) <= limit:
         return [whole]
     if long == "error":
@@ -120,31 +132,54 @@ def silent(tokenizer: Any) -> dict[str, bool]:
     return {"verbose": False} if hasattr(tokenizer, "deprecation_warnings") else {}
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str]) -> Tokens:
-    for text in texts:
+def _encoded(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Tokens]:
+    """Each row as tokens; a fast tokenizer is called once for all texts, and once for all pairs."""
+    for text in (text for texts in rows for text in texts):
         if not isinstance(text, str):
             raise InputError(f"A text is {type(text).__name__}.\n  Give a string, or a pair of strings.")
     fast = bool(getattr(tokenizer, "is_fast", False))
     asked = {"return_special_tokens_mask": True, "truncation": False, **silent(tokenizer)}
+    reader = Reader(tokenizer)
+    by_row: dict[int, Tokens] = {}
+    if fast and hasattr(tokenizer, "backend_tokenizer"):
+        kinds = [1 + any(texts[1:]) for texts in rows]  # transformers takes an empty second text for none
+        for kind in sorted(set(kinds)):
+            numbers = [row for row, own in enumerate(kinds) if own == kind]
+            columns = [[rows[row][i] for row in numbers] for i in range(kind)]
+            given = tokenizer(*columns, **asked, return_offsets_mapping=True)
+            for i, row in enumerate(numbers):
+                own = {name: given[name][i] for name in given}
+                by_row[row] = _read(tokenizer, reader, rows[row], own, given.sequence_ids(i), own["offset_mapping"])
+        return [by_row[row] for row in range(len(rows))]
+    return [_one_by_one(tokenizer, reader, texts, asked, fast) for texts in rows]
+
+
+def _one_by_one(tokenizer: Any, reader: Reader, texts: Sequence[str], asked: dict[str, bool], fast: bool) -> Tokens:
+    """A row of a tokenizer that is slow, or not one of transformers'."""
     given = tokenizer(*texts, **asked, **({"return_offsets_mapping": True} if fast else {}))
+    segments = None
+    if fast:
+        segments = given.sequence_ids(0) if hasattr(given, "sequence_ids") else [0] * len(given["input_ids"])
+    return _read(tokenizer, reader, texts, given, segments, given["offset_mapping"] if fast else None)
+
+
+def _read(tokenizer: Any, reader: Reader, texts: Sequence[str], given: Any, segments: Any, offsets: Any) -> Tokens:
+    """The tokens of a row; which text each is of, and where, is found out if the tokenizer does not say it."""
     ids = list(given["input_ids"])
     if not ids:
         raise InputError("A text has no tokens.\n  Give one that is not empty.")
     special = [bool(s) for s in given["special_tokens_mask"]]
-    if fast:
-        segments = list(given.sequence_ids(0)) if hasattr(given, "sequence_ids") else [0] * len(ids)
-        spans = [(int(a), int(b)) for a, b in given["offset_mapping"]]
-    else:
-        tokens = tokenizer.convert_ids_to_tokens(ids)
-        segments = _segments(given, special)
-        spans = aligned_spans(tokenizer, tokens, special, segments, texts)
+    segments = _segments(given, special) if segments is None else list(segments)
+    if offsets is None:
+        offsets = aligned_spans(tokenizer, tokenizer.convert_ids_to_tokens(ids), special, segments, texts)
+    marks = [has_marks(text) for text in texts]
     spans = [
-        (0, 0) if s else stripped(texts[g or 0], span) for span, s, g in zip(spans, special, segments, strict=True)
+        (0, 0) if s else stripped(texts[g or 0], (int(start), int(end)), marks[g or 0])
+        for (start, end), s, g in zip(offsets, special, segments, strict=True)
     ]
     words = word_numbers(texts, spans, special, segments)
     names = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in given]
-    units = units_of(tokenizer, ids)
-    return Tokens({n: list(given[n]) for n in names}, units, spans, special, words, tuple(texts), segments)
+    return Tokens({n: list(given[n]) for n in names}, reader.units(ids), spans, special, words, tuple(texts), segments)
 
 
 def _segments(given: Any, special: Sequence[bool]) -> list[int | None]:
