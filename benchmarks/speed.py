@@ -11,13 +11,14 @@ import argparse
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
 from benchmarks.measure import Line
 from whence.views.tables import table
 
-MODULES = ("speed_small", "speed_texts", "speed_long")
+MODULES = sorted(file.stem for file in Path(__file__).parent.glob("speed_*.py"))
 HEADS = ["work", "measured", "peer", "aim", "met", ""]
 
 
