@@ -20,7 +20,21 @@ def gaussian(subject: Subject, sample: int) -> dict[str, Tensor]:
 
 def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
     """Standard normal noise in the shape of one explained value; padding gets 0."""
-    return torch.stack([_row(subject, key, value, row, sample) for row in range(subject.rows)])
+    offset = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
+    real = real_units(subject, key, value.shape)
+    counts = [0] * subject.rows if real is None else real.sum(1).tolist()
+    draws: dict[tuple[int, int], Tensor] = {}  # rows of one seed and length have the same
+    for seed, count in zip(subject.seeds, counts, strict=True):
+        if (seed, count) not in draws:
+            generator = torch.Generator().manual_seed((seed * _SEED_STEP + sample + (offset << 24)) % 2**63)
+            shape = value.shape[1:] if real is None else (count, *value.shape[2:])
+            draws[seed, count] = torch.randn(shape, generator=generator, device="cpu").to(value)
+    if real is None:
+        return torch.stack([draws[own] for own in zip(subject.seeds, counts, strict=True)])
+    noise = torch.zeros_like(value)
+    for row, own in enumerate(zip(subject.seeds, counts, strict=True)):
+        noise[row, real[row]] = draws[own]
+    return noise
 
 
 def generator(subject: Subject, row: int) -> torch.Generator:
@@ -28,23 +42,10 @@ def generator(subject: Subject, row: int) -> torch.Generator:
     return torch.Generator().manual_seed(subject.seeds[row] * _SEED_STEP % 2**63)
 
 
-def _row(subject: Subject, key: str, value: Tensor, row: int, sample: int) -> Tensor:
-    offset = zlib.crc32(key.encode()) if key != next(iter(subject.values), key) else 0  # inputs are independent
-    generator = torch.Generator().manual_seed((subject.seeds[row] * _SEED_STEP + sample + (offset << 24)) % 2**63)
-    real = real_units(subject, key, value.shape)
-    if real is None:
-        draw = torch.randn(value.shape[1:], generator=generator, device="cpu")
-        return draw.to(value)
-    noise = value.new_zeros(value.shape[1:])
-    count = int(real[row].sum())
-    noise[real[row]] = torch.randn(count, *value.shape[2:], generator=generator, device="cpu").to(value)
-    return noise
-
-
 def uniform(subject: Subject, count: int) -> Tensor:
     """Uniform random numbers in [0, 1), in double precision: (rows, count)."""
-    draws = []
-    for seed in subject.seeds:
+    draws = {}
+    for seed in dict.fromkeys(subject.seeds):
         generator = torch.Generator().manual_seed((seed * _SEED_STEP) % 2**63)
-        draws.append(torch.rand(count, generator=generator, dtype=torch.float64, device="cpu"))
-    return torch.stack(draws)
+        draws[seed] = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.stack([draws[seed] for seed in subject.seeds])

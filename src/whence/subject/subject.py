@@ -86,6 +86,7 @@ class Subject:
             per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.rows
             return value.index_select(0, rows.to(value.device)) if per_row else value
 
+        order = rows.tolist()
         return replace(
             self,
             inputs={name: pick(value) if name in self.per_row_inputs else value for name, value in self.inputs.items()},
@@ -95,8 +96,8 @@ class Subject:
             },
             target=pick(self.target),
             baselines=tuple(baseline.map(pick) for baseline in self.baselines),
-            seeds=tuple(self.seeds[row] for row in rows.tolist()),
-            row_numbers=tuple(self.row_numbers[row] for row in rows.tolist()),
+            seeds=tuple(map(self.seeds.__getitem__, order)),
+            row_numbers=tuple(map(self.row_numbers.__getitem__, order)),
             rows=len(rows),
             measured=Measured(),
         )

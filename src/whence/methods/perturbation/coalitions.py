@@ -50,13 +50,15 @@ class Players:
         subject, score = self.subject, self.subject.measured.score
         assert score is not None
         counts = [asked.count for asked in coalitions]
-        by_row = [torch.zeros(count, score.shape[1], dtype=torch.float64, device="cpu") for count in counts]
+        found = torch.zeros(sum(counts), score.shape[1], dtype=torch.float64, device="cpu")
         rows = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
         numbers = torch.cat([torch.arange(count, device="cpu") for count in counts])
 
         def work(run: Tensor, items: Tensor) -> Tensor:
             which = values_of(items, numbers, 0)
-            inside = [coalitions[row].at(which[run == row]) for row in run.unique().tolist()]
+            there, sizes = run.unique_consecutive(return_counts=True)  # items come in the order of their rows
+            parts = which.split(sizes.tolist())
+            inside = [coalitions[row].at(part) for row, part in zip(there.tolist(), parts, strict=True)]
             some = subject.take(run).valued(self._values(run, inside))
             with _replacing(subject):
                 return some.run_again(gradient=False).score.detach().cpu().double()
@@ -64,11 +66,9 @@ class Players:
         with bar(len(rows), subject.progress, subject.method) as count:
             for items, scores in in_batches(subject, rows, work, cost=0.25):
                 real = items >= 0
-                for row in rows[items[real]].unique().tolist():
-                    here = real & (rows[items] == row)
-                    by_row[row][numbers[items[here]]] = scores[here]
+                found[items[real]] = scores[real]
                 count(int(real.sum()))
-        return by_row
+        return list(found.split(counts))
 
     def spread(self, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
         """Each row's scores (n, k) at the elements of their units, or shared equally among them: (rows, k, …)."""
