@@ -69,7 +69,8 @@ def composite_of(given: Any, options: Mapping[str, Any], stabilizer: float = 1e-
     )
 
 
-_DEFAULTS = {p.name: p.default for rule in RULES.values() for p in signature(rule).parameters.values()}
+_PARAMETERS = {name: signature(rule).parameters for name, rule in RULES.items()}
+_DEFAULTS = {p.name: p.default for parameters in _PARAMETERS.values() for p in parameters.values()}
 
 
 def _check_read(given: Any, table: Table, options: Mapping[str, Any]) -> None:
@@ -91,7 +92,7 @@ def _read(given: Any, table: Table) -> set[str]:
     """The parameters that a composite's rules leave to the method."""
     rules = [value if isinstance(value, tuple) else (value, {}) for key, value in table.items() if key != "add"]
     rules += [("epsilon", {})] * (not {"linear", "convolution"} <= table.keys())  # for what no key names
-    parameters = {p for rule, own in rules for p in signature(RULES[rule]).parameters if p not in own}
+    parameters = {p for rule, own in rules for p in _PARAMETERS[rule] if p not in own}
     return parameters if isinstance(given, str) and given in _AUTHORS else {*parameters, "stabilizer"}
 
 
@@ -146,7 +147,7 @@ def _rule(given: Any, options: Mapping[str, Any]) -> Weighted:
             f"The rule {name!r} is not known. {nearest(str(name), RULES)}".rstrip()
             + f"\n  Give one of {', '.join(RULES)}."
         )
-    known = signature(RULES[name]).parameters
+    known = _PARAMETERS[name]
     if not isinstance(own, Mapping) or any(key not in known for key in own):
         raise ParameterError(f"The rule {name!r} got {own!r}.\n  It takes {', '.join(known) or 'no options'}.")
     return RULES[name](**{key: own.get(key, options[key]) for key in known if key in own or key in options})

@@ -14,6 +14,7 @@ from whence.engine.call import Call
 from whence.util.tree import swapped, tensors_in
 
 Pull = Callable[[Tensor], Tensor]
+_MANY = 8  # positions of which it pays to look for those that have a signal
 
 
 @dataclass(eq=False)
@@ -115,7 +116,7 @@ def is_dense(call: Call) -> tuple[Tensor, Tensor | None] | None:
 
 def positions(signal: Tensor) -> Tensor | None:
     """Of (positions, …), those that have a signal, where they are few."""
-    if 2 * int((signal[:, 0] != 0).sum()) >= len(signal):
+    if len(signal) < _MANY or 2 * int((signal[:, 0] != 0).sum()) >= len(signal):
         return None
     return torch.linalg.vector_norm(signal, 1, dim=1).nonzero().flatten()
 
