@@ -44,9 +44,9 @@ def _attention_back(m: Tensor, given: Mapping[str, Any], before: Mapping[str, An
     groups = roles[0].shape[-3] // roles[1].shape[-3] if given.get("enable_gqa") else 1
     ours, theirs = (_side(operands, lead, groups, wide) for operands in (given, before))
     m = _in_four(m.to(wide), lead)
-    rows, heads, n, _ = m.shape
-    found = [m.new_zeros(rows, heads, *t.shape[-2:]) for t in (ours.q, ours.k, ours.v)]
-    for at in _parts(heads, n * ours.k.shape[-2]):
+    heads, n = m.shape[1:3]
+    found = [torch.zeros_like(t) for t in (ours.q, ours.k, ours.v)]  # in the layout of the inputs, as the next op likes
+    for at in _parts(heads, n * ours.k.shape[-2]) if found[1].numel() else ():
         _some_heads(m[:, at].contiguous(), ours.some(at), theirs.some(at), [t[:, at] for t in found])
     found = [t.reshape(*lead, *t.shape[-2:]) for t in found]
     if groups > 1:
@@ -70,9 +70,10 @@ class _Side:
 
     def some(self, heads: slice) -> _Side:
         """Those of some heads, each in one piece, queries with the scale in them."""
-        q, k, v = (t[:, heads].contiguous() for t in (self.q, self.k, self.v))
+        q, k, v = (t[:, heads] for t in (self.q, self.k, self.v))
         mask = None if self.mask is None else _at(self.mask, _ALL, heads)
-        return replace(self, q=q * self.scale, k=k, v=v, mask=mask)
+        scaled = torch.mul(q, self.scale, out=q.new_empty(q.shape))
+        return replace(self, q=scaled, k=k.contiguous(), v=v.contiguous(), mask=mask)
 
     def scores(self, rows: slice, queries: slice, keys: slice) -> tuple[Tensor, Tensor | None]:
         """A block of q kᵀ under the mask, and which of its queries have no key, if some have none."""
@@ -121,8 +122,9 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 def _some_heads(m: Tensor, ours: _Side, theirs: _Side, found: list[Tensor]) -> None:
     """Add the signals of some heads, m (rows, heads, n, size)."""
     to_q, to_k, to_v = found
-    q, k, v = ((a + b) / 2 for a, b in ((ours.q, theirs.q), (ours.k, theirs.k), (ours.v, theirs.v)))
-    k = k * ours.scale
+    pairs = ((ours.q, theirs.q), (ours.k, theirs.k), (ours.v, theirs.v))
+    q, k, v = (torch.lerp(b.expand_as(a), a, 0.5) for a, b in pairs)
+    k.mul_(ours.scale)
     for queries in _parts(m.shape[2], m.shape[1] * k.shape[2]):
         keys = slice(0, min(queries.stop, k.shape[2]) if ours.causal else k.shape[2])
         once = _Softmax.of(*theirs.scores(_ALL, queries, keys)) if len(theirs.q) == 1 else None

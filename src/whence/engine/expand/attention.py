@@ -98,7 +98,8 @@ def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) ->
     p, q, k, v, scale, groups = _rebuilt(given)
     to_p = m @ v.mT
     show(p, to_p)
-    to_s = p * (to_p - (to_p * p).sum(-1, keepdim=True))
+    to_s = to_p * p
+    to_s.addcmul_(p, to_s.sum(-1, keepdim=True), value=-1)
     parts = {
         "query": (to_s @ k) * scale, "key": (to_s.mT @ q) * scale, "value": p.mT @ m, "attn_mask": to_s
     }  # fmt: skip

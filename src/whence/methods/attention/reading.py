@@ -40,7 +40,7 @@ def read(subject: Subject, reduce: Reduce, *, gradient: bool, hidden: bool = Fal
     def receive(m: AttentionMap, a: Tensor, g: Tensor | None) -> None:
         m.reduced.append(reduce(m, a, g))
         if g is not None:
-            m.row_norms.append(g.square().sum((1, 3)).sqrt())
+            m.row_norms.append(g.norm(dim=3).norm(dim=1))
 
     auto = readout == "auto" and not gradient
     reading = Reading(subject, receive, gradient=gradient, hidden=hidden)
