@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +18,9 @@ import whence
 from tests.support.hf import FAMILIES, Family, image, of, text
 from tests.support.models import CASES, Mlp, ResidualCnn, close
 from tests.support.slow import mostly_slow
+from whence.engine.expand import EXPANSIONS
 from whence.engine.scope import scope
+from whence.rules import attention as attention_rule
 from whence.subject import at_baseline, baselines
 
 RULES = ("rescale", "reveal_cancel", "convolution_rescale_dense_reveal_cancel")
@@ -622,6 +627,53 @@ def test_parts_come_where_they_are_asked_for_and_with_reveal_cancel() -> None:
     with pytest.raises(whence.ParameterError, match="signed=True"):
         whence.explain(model, x, **told, rule="reveal_cancel", signed=False).positive  # noqa: B018
     assert whence.explain(model, x, method="gradient", target=1).positive is None
+
+
+def attending(form: str, mask: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Attention of 7 tokens of size 6, fused or written out."""
+
+    def model(x: Tensor) -> Tensor:  # (rows, 7, 6)
+        q, k, v = x.sin(), (2 * x).cos(), x.tanh()
+        if form != "one head":
+            q, k, v = (t.unflatten(-1, (2, 3)).transpose(1, 2) for t in (q, k, v))  # (rows, 2, 7, 3)
+        if form == "shared keys":
+            k, v = k[:, :1], v[:, :1]
+        causal, grouped = form == "causal", form == "shared keys"
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=grouped, scale=0.7)
+        return mixed.flatten(1)[:, :5]
+
+    return model
+
+
+MASKS = {
+    "none": None,
+    "hides some": torch.arange(7) < 5,
+    "hides all of a query": torch.ones(7, 7, dtype=torch.bool).index_fill(0, torch.tensor([3]), False),
+    "by row": torch.randn(3, 1, 7, 7, generator=torch.Generator().manual_seed(2)).double(),
+    "−inf": torch.zeros(7).double().index_fill(0, torch.tensor([1, 6]), -math.inf),
+}
+
+
+@pytest.mark.parametrize("block", [1, 20, 60, 1 << 17])
+@pytest.mark.parametrize(("form", "mask"), [("heads", mask) for mask in MASKS] + [
+    ("causal", "none"), ("shared keys", "none"), ("one head", "hides some"), ("one head", "none"),
+])  # fmt: skip
+def test_attention_in_blocks_is_its_expansion(
+    form: str, mask: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_rule, "_BLOCK", block)
+    x, given = g(3, 7, 6), MASKS[mask]
+    model = attending(form, given if given is None or given.dim() > 1 else given.expand(7, 7))
+    for baseline in (0.3, g(3, 7, 6, seed=3)):
+        told: dict[str, Any] = {"method": "deeplift", "target": 2, "baseline": baseline}
+        fused = whence.explain(model, x, **told)
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.import_module("whence.methods.deeplift"), "DEEPLIFT_EXPAND", frozenset(EXPANSIONS))
+            written = whence.explain(model, x, **told)
+        ops = [{line["op"] for line in a.receipt["ops"]} for a in (fused, written)]
+        assert ["softmax" in seen for seen in ops] == [False, True]
+        close(fused.values, written.values, 1e-12)
+        assert float(fused.gap.max()) <= 1e-12
 
 
 # ---- ops that go by the numbers of rows ----
