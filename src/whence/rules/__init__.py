@@ -3,7 +3,8 @@
 DeepLIFT (Shrikumar et al. 2017)
 - `deeplift`: its table.
 - `rescale`: Rescale for elementwise functions (the secant), maxima, and values that the data picks.
-- `closed_forms`: Rescale for products, norms, softmax and attention, exact and without quotients of small numbers.
+- `closed_forms`: Rescale for products, norms and softmax, exact and without quotients of small numbers.
+- `attention`: the same for attention as one op, block by block.
 - `path_integral`: for any other op, its gradient averaged along the line from the reference to the input.
 - `reveal_cancel`: RevealCancel, which takes positive and negative parts apart.
 

@@ -1,8 +1,8 @@
 """DeepLIFT's table: how each op shares m·Δy, between a reference and an input, among its inputs' Δx.
 
 Rescale (Shrikumar et al. 2017) is the secant of elementwise functions and maxima (`rescale`); products, norms, softmax
-and attention have closed forms (`closed_forms`), and any other op the local path integral. RevealCancel, where it is
-asked for, takes the place of the secant (`reveal_cancel`).
+and attention have closed forms (`closed_forms`, `attention`), and any other op the local path integral. RevealCancel,
+where it is asked for, takes the place of the secant (`reveal_cancel`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rescale (Shrikumar et al. 2017): elementwise functions take their secant; a maximum's Δy goes to the arg-max of the
 input and that of the reference; what picks among its inputs (`where`, indices, masks) goes by both picks. Products,
-norms, softmax and attention are in `closed_forms`, the table of all of them is `deeplift.DEEPLIFT_RULES`.
+norms and softmax are in `closed_forms`, attention in `attention`; the table of all is `deeplift.DEEPLIFT_RULES`.
 """
 
 from __future__ import annotations
