@@ -23,10 +23,21 @@ HEADS = ["work", "measured", "peer", "aim", "met", ""]
 
 
 def rows() -> dict[str, Callable[[], Sequence[Line]]]:
-    """What can be measured, by name: each function makes some lines of the table."""
+    """What can be measured, by the file and its own name: each function makes some lines of the table."""
     return {
-        name: make for module in MODULES for name, make in importlib.import_module(f"benchmarks.{module}").ROWS.items()
+        f"{module.removeprefix('speed_')}.{name}": make
+        for module in MODULES
+        for name, make in importlib.import_module(f"benchmarks.{module}").ROWS.items()
     }
+
+
+def chosen(known: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What is meant by the names: a row, all rows of a file, or rows of that name in any file."""
+    found = [key for key in known if {key, *key.split(".")} & set(names)]
+    for name in names:
+        if not any(name in (key, *key.split(".")) for key in known):
+            raise SystemExit(f"{name} is not measured. There are {', '.join(known)}.")
+    return found
 
 
 def verdict(line: Line) -> str:
@@ -44,13 +55,13 @@ def cells(line: Line) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     known = rows()
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reader.add_argument("--only", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
+    reader.add_argument("--only", nargs="+", metavar="NAME", help=f"some of {', '.join(known)}")
     options = reader.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     lines: list[Line] = []
-    for name in options.only or known:
-        made = known[name]()
+    for name in chosen(list(known), options.only) if options.only else known:
+        made = [Line(*row) for row in known[name]()]
         lines += made
         for line in made:
             print("  ".join(filter(None, cells(line))), flush=True)
