@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import whence
-from benchmarks.__main__ import FromEmbeddings
 from benchmarks.measure import Line, plain, ratios, times
-from benchmarks.trained import DATA, toxic_posts
+from benchmarks.trained import DATA, FromEmbeddings, toxic_posts
 
 POSTS, BATCH, TOKENS = 96, 32, 512
 KEYS = ("input_ids", "attention_mask", "token_type_ids")
@@ -62,10 +61,14 @@ def _batches(tokenizer: Any, texts: list[str]) -> list[dict[str, Tensor]]:
     return batches
 
 
+def _logits(output: Any) -> Tensor:
+    return output.logits
+
+
 def _passes(model: Any, batches: list[dict[str, Tensor]]) -> None:
     for batch in batches:
         embedded = model.get_input_embeddings()(batch["input_ids"]).detach()
-        plain(FromEmbeddings(model, batch["attention_mask"]), embedded)
+        plain(FromEmbeddings(model, batch["attention_mask"], _logits), embedded)
 
 
 def _of_tensors(model: Any, batches: list[dict[str, Tensor]], method: str) -> None:
@@ -90,7 +93,7 @@ def _flow_line(tokens: int, aim: float | None) -> Line:
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     embedded = model.get_input_embeddings()(ids).detach()
     jobs = {
-        "plain": lambda: plain(FromEmbeddings(model, inputs["attention_mask"]), embedded),
+        "plain": lambda: plain(FromEmbeddings(model, inputs["attention_mask"], _logits), embedded),
         "flow": partial(whence.explain, model, inputs, method="attention_flow", target=0),
     }
     taken = times(jobs, rounds=3)
