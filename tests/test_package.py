@@ -128,7 +128,7 @@ def test_every_metric_has_a_direction_and_a_test() -> None:
         (ROOT / "tests" / f"test_{name}.py").read_text() for name in ("evaluation", "scoreboard", "metrics_by_hand")
     )
     for name, entry in whence.metrics.items():
-        assert entry.facts["better"] in ("higher", "lower"), name
+        assert entry.facts["better"] in ("higher", "lower", "nearer to 0"), name
         assert entry.description.endswith("."), name
         assert entry.paper, name
         assert f'"{name}"' in tests, name

@@ -1,4 +1,4 @@
-"""95 % intervals of means over rows: bootstrap-t and Student's t, whichever reaches farther; Wilson's for proportions."""
+"""95 % intervals of means over rows: bootstrap-t or Student's, whichever reaches farther; Wilson's of proportions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def interval(values: Array, weights: Array | None = None, seed: int = 0) -> tupl
     """The 95 % intervals of means over rows, of values (rows, several); NaN where the rows allow none.
 
     Bootstrap-t (Efron & Tibshirani 1993, ch. 12), not narrower than Student's on either side, both times 1 + 1/rows:
-    small samples seldom show the tails of what they come from. Where more than 2.5 % of the draws hold equal values only,
-    the rows are too few, or too alike, for an interval. Weights are how often each row came.
+    small samples seldom show the tails of what they come from. Where more than 2.5 % of the draws hold equal values
+    only, the rows are too few, or too alike, for an interval. Weights are how often each row came.
     """
     values = np.asarray(values, dtype=float)
     rows, w = len(values), _shares(len(values), weights)

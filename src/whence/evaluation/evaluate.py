@@ -12,18 +12,18 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
 from whence.evaluation.data import listed, named
-from whence.evaluation.examples import Example, Failure, failed, read_example, read_masks, seeded
+from whence.evaluation.examples import Example, Failure, copies, failed, read_example, read_masks, seeded
 from whence.evaluation.fingerprint import fingerprint_of, said
 from whence.evaluation.journal import VERSION, Journal
 from whence.evaluation.metrics import metrics as known_metrics
 from whence.evaluation.removal import default
 from whence.evaluation.requests import Result
 from whence.evaluation.scheduler import Work
-from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.scoreboard import CONTROLS, Column, Scoreboard
 from whence.util.checks import check_count, is_whole, not_allowed
 from whence.util.progress import bar
 
-CHUNK = 32  # rows that are explained and perturbed together
+CHUNK = 32  # rows that are explained and perturbed together, unless `chunk` says otherwise
 
 
 def evaluate(
@@ -40,6 +40,7 @@ def evaluate(
     seed: int = 0,
     controls: bool = True,
     batch_size: int | None = None,
+    chunk: int = CHUNK,
     resume: str | PathLike[str] | None = None,
     progress: bool | None = None,
     wrt: Any = None,
@@ -48,11 +49,13 @@ def evaluate(
     """Measure methods by metrics on the rows of a data set: a table with intervals and the random control.
 
     `data` are tensors, texts, images, or rows as dicts with "inputs" and what metrics need of "label", "mask" and
-    "rationale". Further options go to `explain`. `resume` names a file from which an interrupted run goes on.
+    "rationale". `chunk` rows are explained and perturbed together; `batch_size` is the most rows, copies included, that
+    the model sees at once. Further options go to `explain`. `resume` names a file where an interrupted run goes on.
     """
     columns = _columns(metrics, operator)
     lines = _lines(methods, controls)
     _check(model, target, batch_size, seed)
+    check_count("chunk", chunk)
     rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     examples, failures = _cases(model, rows, wrt)
     examples = read_masks(seeded(examples))
@@ -62,20 +65,21 @@ def evaluate(
     _check_needs(columns, examples, target)
     if controls and "edges" not in {line.name for line in lines} and all(example.image for example in examples):
         lines = [*lines, Ranker("edges", "edges")]
-    work = Work(Explainer(model, options, seed, wrt), lines, columns, target, seed, batch_size)
+    work = Work(Explainer(model, options, seed, wrt, batch_size), lines, columns, target, seed, batch_size)
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
         "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
+        **({} if chunk == CHUNK else {"chunk": int(chunk)}),
         **(fingerprint_of(model, examples) if resume is not None else {}),
     }  # fmt: skip
-    chunks = [examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK)]
+    chunks = [examples[start : start + chunk] for start in range(0, len(examples), chunk)]
     fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
     with Journal(resume, header, fits) as journal, bar(len(examples), progress, "evaluate") as counted:
-        for number, chunk in enumerate(chunks):
+        for number, some in enumerate(chunks):
             if number not in journal.chunks:
-                journal.add(number, work.chunk(chunk, first=number == 0))
-            counted(len(chunk))
-    return _board(journal, lines, columns, failures, header, len(rows), seed)
+                journal.add(number, work.chunk(some, first=number == 0))
+            counted(len(some))
+    return _board(journal, lines, columns, failures, header, len(rows), seed, copies(examples))
 
 
 # ---- what was asked ----
@@ -192,7 +196,7 @@ def _numbers(values: Iterable[Any]) -> bool:
 
 def _board(
     journal: Journal, lines: Sequence[Ranker], columns: Sequence[Column], failures: Sequence[Failure],
-    header: Mapping[str, Any], rows: int, seed: int,
+    header: Mapping[str, Any], rows: int, seed: int, copies: Mapping[int, int],
 ) -> Scoreboard:  # fmt: skip
     results: dict[tuple[str, str], dict[int, Result]] = {(a.name, b.name): {} for a in lines for b in columns}
     cost: dict[str, dict[str, float]] = {line.name: {} for line in lines}
@@ -205,6 +209,10 @@ def _board(
             cost[method] = {key: cost[method].get(key, 0) + amount for key, amount in own.items()}
         all_failures += [Failure(*line) for line in told["failures"]]
         seconds += told["seconds"]
-    settings = {"target": header["target"], "seed": seed, "rows": rows}
+    timed = [told["fb"] for told in journal.chunks.values() if told.get("fb")]
+    settings = {
+        "target": header["target"], "seed": seed, "rows": rows, "fb": timed[0] if timed else None,
+        "controls": [line.name for line in lines if line.method in CONTROLS],
+    }  # fmt: skip
     return Scoreboard(tuple(line.name for line in lines), tuple(columns), results, cost, tuple(all_failures), settings,
-                      seconds)  # fmt: skip
+                      seconds, copies)  # fmt: skip

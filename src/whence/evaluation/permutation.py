@@ -71,7 +71,7 @@ def _step_down(scores: Array, control: Array, weights: Array | None, seed: int, 
 
 
 def _reach(apart: Array, controls: int) -> Array:
-    """How far methods are apart, as one number (…): the largest t above the control, or the norm of the best's leads."""
+    """How far methods are apart, as one number (…): the largest t above the control, or a norm of the best's leads."""
     return np.asarray(apart.max(-1) if controls else (apart**_NORM).sum(-1) ** (1 / _NORM))
 
 

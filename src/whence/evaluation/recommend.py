@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from functools import partial
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, MethodError
-from whence.evaluation.answers.explanations import Explainer, Ranker, rankers, scores_or_error
-from whence.evaluation.answers.logits import of_examples
+from whence.errors import InputError
+from whence.evaluation import bootstrap, permutation
+from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
 from whence.evaluation.data import listed
 from whence.evaluation.evaluate import evaluate
-from whence.evaluation.examples import Example, read_example
-from whence.evaluation.scoreboard import Scoreboard, interval, surely_above
+from whence.evaluation.examples import Example, content, read_example
+from whence.evaluation.scoreboard import Scoreboard
+from whence.evaluation.trial import Clock, tried
 from whence.methods import methods as known_methods
 from whence.util.checks import not_allowed
 from whence.util.files import Place, page_written, written
 from whence.util.terminal import say
 
-FEW = 8  # rows, below which a bootstrap says nothing
-_TRIED, _SLOW = 8, 2.0  # rows that methods are tried on; seconds a row after which nothing more is tried
+FEW = 6  # rows: with fewer, 2^(1 − rows), the least error that a statement can have, is above 5 %
+
+
+GUARANTEE = (
+    "In at most 5 % of data sets is a method called better than random that is not; and in at most 5 % is one called "
+    "worse than the best that is as good."
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Choice:
 
     method: str
     faithfulness: float  # mean over metrics, in standard deviations above the random control
-    low: float
+    low: float  # of its 95 % interval; NaN where the rows allow none
     high: float
     seconds: float  # of explaining one row
     tied: bool  # it cannot be told from the best on these rows
@@ -57,10 +63,18 @@ class Recommendation:
         good = [c for c in self.ranking if c.tied and c.beats_random]
         return min(good, key=lambda c: c.seconds).method if good else None
 
+    @property
+    def rows(self) -> int:
+        """The rows that count: with a score by every metric for every method, each of them once."""
+        return len(_shared_rows(self.board, dict(self.left_out)))
+
     def to_json(self, path: Place = None) -> str:
         """The advice, the ranking, what was left out, and the table; written to a file, if there is a path."""
+        ranking = [
+            {key: None if value != value else value for key, value in asdict(choice).items()} for choice in self.ranking
+        ]  # JSON has no NaN
         told = {
-            "best": self.best, "ranking": [asdict(choice) for choice in self.ranking],
+            "best": self.best, "ranking": ranking, "guarantee": GUARANTEE,
             "left_out": dict(self.left_out), "board": json.loads(self.board.to_json()),
         }  # fmt: skip
         return written(json.dumps(told, ensure_ascii=False, indent=1), path)
@@ -102,28 +116,45 @@ def recommend(
 ) -> Recommendation:  # fmt: skip
     """Measure the methods on some rows within a budget of seconds, and rank them by faithfulness, then cost.
 
-    Every method is tried on a few rows first; those that would not fit into the budget are left out, and named.
+    In at most 5 % of data sets is a method called better than random that is not; and in at most 5 % is one called
+    worse than the best that is as good. Rows with equal inputs count once. The budget covers everything: methods that
+    do not fit are left out, and named.
     """
+    clock = Clock(seconds)
     _check(rows, seconds, seed)
     whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
-    draw = torch.Generator().manual_seed(seed)
-    order = sorted(torch.randperm(len(whole), generator=draw, device="cpu")[:rows].tolist())
-    examples = [
-        example for place in order if isinstance(example := read_example(model, whole[place], place, wrt), Example)
-    ]
-    if len(examples) < 2:
-        raise InputError(f"There are {len(examples)} rows that can be read, which show no spread.\n  Give at least 2.")
+    examples = _drawn(model, whole, rows, seed, wrt)
     own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
     lines = [line for line in rankers(list(known_methods) if methods is None else methods) if line.method != "random"]
-    cost, left_out = _tried(examples, lines, Explainer(model, own, seed, wrt))
-    chosen = _affordable(lines, cost, seconds / len(examples), left_out)
-    board = evaluate(
-        model, [_named(whole[example.place]) for example in examples], metrics=metrics, seed=seed, progress=progress,
-        wrt=wrt, methods={line.name: _given(line) for line in chosen} | _controls(seed), **options,
-    )  # fmt: skip
+    explainer = Explainer(model, own, seed, wrt, options.get("batch_size"))
+    cost, left_out = tried(examples, lines, explainer, clock)
+    measured = partial(evaluate, model, metrics=metrics, seed=seed, wrt=wrt, **options)
+    given = [_named(whole[example.place]) for example in examples]
+    chosen, count = _affordable(lines, cost, given, measured, clock, left_out)
+    board = measured(
+        data=given[:count], progress=progress, methods={line.name: _given(line) for line in chosen} | _controls(seed)
+    )
     return Recommendation(_ranking(board, left_out), board, left_out)
 
 
+def _drawn(model: Any, whole: Sequence[Mapping[str, Any]], rows: int, seed: int, wrt: Any) -> list[Example]:
+    """Some of the rows that can be read, in order, none of them twice."""
+    draw = torch.Generator().manual_seed(seed)
+    found: dict[bytes, Example] = {}
+    read = 0
+    for place in torch.randperm(len(whole), generator=draw, device="cpu").tolist():
+        example = read_example(model, whole[place], place, wrt)
+        if isinstance(example, Example):
+            read += 1
+            found.setdefault(content(example), example)
+        if len(found) == rows or read >= _LOOKED * rows:
+            break
+    if read < 2:
+        raise InputError(f"There are {read} rows that can be read, which show no spread.\n  Give at least 2.")
+    return sorted(found.values(), key=lambda example: example.place)
+
+
+_LOOKED = 4  # times the rows that are asked for, after which no more are read to find other ones
 _OF_EVALUATE = ("target", "operator", "resume", "batch_size", "controls")
 _MORE = ("random 2", "random 3", "random 4")  # one draw of the control would itself be noise
 
@@ -157,83 +188,55 @@ def _given(line: Ranker) -> Any:
     return line.function if line.function is not None else {**(line.params or {}), "method": line.method}
 
 
-def _tried(
-    examples: Sequence[Example], lines: Sequence[Ranker], explainer: Explainer
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds that each method takes for a row, and why some do not work."""
-    scored = ((example, logits) for example in examples if (logits := _logits(example)) is not None)
-    some = list(islice(scored, _TRIED))
-    if not some:
-        raise InputError("The model has no score for any of the rows.\n  See evaluate() for why.")
-    examples, targets = [example for example, _ in some], [int(logits.argmax()) for _, logits in some]
-    cost: dict[str, float] = {}
-    left_out: dict[str, str] = {}
-    for line in lines:
-        for count in (1, len(examples)):  # the first time is slow, for the first row alone
-            start = time.perf_counter()
-            found = explainer.of_rows(line, examples[:count], targets[:count])
-            cost[line.name] = (time.perf_counter() - start) / count
-            if isinstance(found[0], Exception) or cost[line.name] > _SLOW:
-                break
-        scores = scores_or_error(examples[0], found[0])
-        if isinstance(scores, Exception):
-            left_out[line.name] = str(scores).split("\n")[0]
-            del cost[line.name]
-    if not cost:
-        raise MethodError(f"None of the methods works here. The first: {next(iter(left_out.values()))}")
-    return cost, left_out
-
-
-def _logits(example: Example) -> Tensor | None:
-    """A row's logits; rows without are left for `evaluate` to report."""
-    try:
-        return of_examples([example], None)[0]
-    except Exception:
-        return None
-
-
 def _affordable(
-    lines: Sequence[Ranker], cost: Mapping[str, float], budget: float, left_out: dict[str, str]
-) -> list[Ranker]:
-    """The cheapest methods, as many as a row's budget allows; one at least."""
-    spent = 0.0
+    lines: Sequence[Ranker], cost: Mapping[str, float], rows: Sequence[Any], measured: Any, clock: Clock,
+    left_out: dict[str, str],
+) -> tuple[list[Ranker], int]:  # fmt: skip
+    """The cheapest methods, as many as the rest of the budget allows, one at least, and the rows that it allows."""
+    cheapest = min(cost, key=lambda name: cost[name])
+    line = next(line for line in lines if line.name == cheapest)
+    start, some = clock.now(), rows[: min(2, len(rows))]
+    measured(data=some, progress=False, methods={line.name: _given(line)}, resume=None)
+    judged = max(0.0, (clock.now() - start) / len(some) / 2 - cost[cheapest])  # of one method's row, by the metrics
+    budget, spent = _SURE * clock.left(), judged * (1 + len(_MORE)) * len(rows)
     chosen: list[str] = []
-    for name in sorted(cost, key=cost.__getitem__):
-        spent += cost[name]
-        if spent > budget and chosen:
-            left_out[name] = f"{cost[name]:.2g} s a row do not fit into the budget: give seconds= more"
-        else:
-            chosen.append(name)
-    return [line for line in lines if line.name in chosen]
+    for name in sorted(cost, key=lambda name: cost[name]):
+        own = (cost[name] + judged) * len(rows)
+        if chosen and spent + own > budget:
+            left_out[name] = f"{own:.3g} s for {len(rows)} rows do not fit into the budget"
+            continue
+        chosen.append(name)
+        spent += own
+    count = len(rows) if spent <= budget else max(2, int(len(rows) * budget / spent))
+    return [line for line in lines if line.name in chosen], min(count, len(rows))
+
+
+_SURE = 0.8  # of the time that is left: times are estimates
 
 
 def _ranking(board: Scoreboard, left_out: dict[str, str]) -> tuple[Choice, ...]:
     """Each method's distance from the random control, row by row, in standard deviations of each metric.
 
-    Many methods are compared, so differences count only beyond what the largest of so many would be by chance.
+    Who is told apart is decided by `permutation`: the best is chosen anew in every resampling.
     """
     rows = _shared_rows(board, left_out)
     names = [m for m in board.methods if m not in left_out and m != "edges"]
-    values = torch.tensor(
-        [[[board.results[m, c.name][r].value for r in rows] for c in board.columns] for m in names],
-        dtype=torch.float64,
-        device="cpu",
+    values = np.array(
+        [[c.gain(np.array([board.results[m, c.name][r].value for r in rows])) for c in board.columns] for m in names]
     )  # (methods, metrics, rows)
-    signs = torch.tensor(
-        [1.0 if c.better == "higher" else -1.0 for c in board.columns], dtype=torch.float64, device="cpu"
-    )
-    spread = values.std((0, 2)).clamp(min=1e-12)
+    spread = np.maximum(values.std((0, 2), ddof=1), 1e-12)
+    scaled = (values / spread[None, :, None]).mean(1).T  # (rows, methods)
     draws = [i for i, name in enumerate(names) if name in ("random", *_MORE)]
-    scaled = (values * (signs / spread)[None, :, None]).mean(1)  # (methods, rows)
-    control = scaled[draws].mean(0)
-    order = [i for i in scaled.mean(1).argsort(descending=True, stable=True).tolist() if i not in draws]
-    distance = scaled[order] - control
-    above, behind = surely_above(distance), surely_above(distance[0] - distance)
-    enough = len(rows) >= FEW
+    order = [i for i in (-scaled.mean(0)).argsort(kind="stable").tolist() if i not in draws]
+    control, own, seed = scaled[:, draws], scaled[:, order], int(board.settings["seed"])
+    above = permutation.above_control(own, control, seed=seed) <= permutation.ERROR
+    behind = permutation.behind_best(own, seed=seed) <= permutation.ERROR
+    distance = own - control.mean(1, keepdims=True)
+    low, high = bootstrap.interval(distance, seed=seed)
     return tuple(
         Choice(
-            names[i], float(distance[place].mean()), *interval(distance[place]), board.seconds_per_row(names[i]),
-            tied=not (enough and bool(behind[place])), beats_random=enough and bool(above[place]),
+            names[i], float(distance[:, place].mean()), float(low[place]), float(high[place]),
+            board.seconds_per_row(names[i]), tied=not behind[place], beats_random=bool(above[place]),
         )
         for place, i in enumerate(order)
     )  # fmt: skip
@@ -246,11 +249,11 @@ def _shared_rows(board: Scoreboard, left_out: dict[str, str]) -> list[int]:
     if not counts["random"]:
         raise InputError("The random control has no score by these metrics.\n  Choose others: see evaluate().")
     for method, rows in counts.items():
-        if len(rows) < max(2, most / 2):
+        if len(rows) < max(1, most / 2):
             left_out[method] = f"{len(rows)} of {most} rows have a score"
     shared = set.intersection(*(rows for method, rows in counts.items() if method not in left_out))
-    if len(shared) < 2 or not set(counts) - set(left_out) - {"random", "edges", *_MORE}:
-        raise InputError("Fewer than 2 rows have a score by every method and metric.\n  See evaluate() for why.")
+    if not shared or not set(counts) - set(left_out) - {"random", "edges", *_MORE}:
+        raise InputError("No row has a score by every method and metric.\n  See evaluate() for why.")
     return sorted(shared)
 
 

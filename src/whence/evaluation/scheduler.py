@@ -31,6 +31,8 @@ from whence.evaluation.requests import (
 from whence.evaluation.scoreboard import Column
 from whence.results.attribution import Attribution
 
+_TIMED = 8  # rows
+
 
 @dataclass
 class _Task:
@@ -89,8 +91,9 @@ class Work:
         for line in self.lines:
             start = time.perf_counter()
             views = self._views(line, examples, told, failures, first)
-            cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views)}
+            cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views), **_passes(views)}
             tasks += [_Task(view, line, column) for view in views for column in self.columns]
+        fb = self._fb(tasks) if first else None
         start = time.perf_counter()
         self._drive(tasks)
         if first:
@@ -108,7 +111,21 @@ class Work:
             "cost": cost,
             "seconds": time.perf_counter() - start,
             "failures": [[f.row, f.method, f.metric, f.why] for f in failures],
+            **({} if fb is None else {"fb": fb}),
         }
+
+    def _fb(self, tasks: Sequence[_Task]) -> float | None:
+        """Seconds for one row of `gradient`, which is one forward and one backward pass; None where that fails."""
+        views = list({task.view.example.place: task.view for task in tasks}.values())[:_TIMED]
+        examples, targets = [view.example for view in views], [view.target for view in views]
+        seconds = []
+        for _ in range(2 if views else 0):  # the first time is slow
+            start = time.perf_counter()
+            found = self.explainer.of_rows(Ranker("gradient", "gradient"), examples, targets)
+            seconds.append((time.perf_counter() - start) / len(views))
+            if any(isinstance(a, Exception) for a in found):
+                return None
+        return min(seconds, default=None)
 
     def _predicted(self, examples: Sequence[Example], failures: list[Failure], first: bool) -> dict[int, Tensor]:
         """The logits of each row as it is, by its place."""
@@ -197,6 +214,12 @@ class Work:
             own = [task for task in tasks if task.column is column]
             if own and all(task.error is not None for task in own):
                 raise own[0].error  # type: ignore[misc]
+
+
+def _passes(views: Sequence[View]) -> dict[str, float]:
+    """Forward and backward passes that each row took part in, summed over rows; a function's own are not seen."""
+    receipts = [view.attribution.receipt for view in views]
+    return {kind: float(sum(r.get(f"{kind}_passes", 0) for r in receipts)) for kind in ("forward", "backward")}
 
 
 def _finite(found: Any) -> Any:

@@ -41,7 +41,7 @@ def forms_of(found: Any) -> Mapping[str, Writer]:
         return FORMS
     if isinstance(found, Comparison):
         return {kind: writer for kind, writer in FORMS.items() if kind != "safetensors"}
-    tables: dict[str, Writer] = {kind: _table for kind in ("html", "csv", "json") if hasattr(found, f"to_{kind}")}
+    tables: dict[str, Writer] = {kind: _table for kind, form in _TABLES.items() if hasattr(found, f"to_{form}")}
     return tables | (dict.fromkeys(("png", "svg", "pdf"), _curves) if isinstance(found, Scoreboard) else {})
 
 
@@ -62,13 +62,16 @@ def check(path: Path, forms: Iterable[str] | None = None) -> str:
 
 
 def _table(found: Any, path: Path) -> None:
-    put(path, getattr(found, f"to_{path.suffix.lower().removeprefix('.')}")())
+    put(path, getattr(found, f"to_{_TABLES[path.suffix.lower().removeprefix('.')]}")())
+
+
+_TABLES = {"html": "html", "csv": "csv", "json": "json", "md": "markdown", "tex": "latex"}  # by ending
 
 
 def _curves(found: Scoreboard, path: Path) -> None:
-    from whence.views import scoreboard
+    from whence.views import curves
 
-    axes = scoreboard.plot(found, None, None, _figure)
+    axes = curves.plot(found, None, None, _figure)
     draw((axes[0] if isinstance(axes, list) else axes).figure, path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.api import explain
 from whence.errors import InputError, ModelError, WhenceWarning
 from whence.evaluation.data import named
-from whence.evaluation.examples import Example, together, unbroken
+from whence.evaluation.examples import Example, bytes_of, together, unbroken
 from whence.evaluation.fingerprint import said
 from whence.evaluation.requests import Again, Randomised, View
 from whence.methods import methods
@@ -67,6 +68,7 @@ class Explainer:
     options: Mapping[str, Any]
     seed: int
     wrt: Any = None
+    batch_size: int | None = None  # most rows that the model sees at once
 
     def of_rows(
         self, ranker: Ranker, examples: Sequence[Example], targets: Sequence[int]
@@ -82,6 +84,7 @@ class Explainer:
             replace(
                 view.example,
                 inputs={**view.example.inputs, view.example.name: view.example.x + again.step.to(view.example.x)},
+                seed=view.example.seed + _redrawn(ranker, bytes_of(again.step)),
             )
             for view, again in asked
         ]
@@ -97,7 +100,8 @@ class Explainer:
         other: Any = randomised(root, wanted.stage, wanted.stages, wanted.alone, self.seed)
         if isinstance(self.model, Wrapped):
             other = replace(self.model, model=other)
-        examples = [view.example for view, _ in asked]
+        salt = _redrawn(ranker, f"{wanted.stage} of {wanted.stages}, {wanted.alone}".encode())
+        examples = [replace(view.example, seed=view.example.seed + salt) for view, _ in asked]
         found = self._each(ranker, other, examples, [view.target for view, _ in asked])
         return [
             a if isinstance(a, Exception) else unit_scores(example, a)
@@ -113,8 +117,10 @@ class Explainer:
         for number, example in enumerate(examples):
             shapes = tuple(tuple(v.shape) for v in example.inputs.values() if isinstance(v, Tensor))
             groups.setdefault("" if isinstance(model, Wrapped) else shapes, []).append(number)
+        size = self.batch_size or len(examples)
         for members in groups.values():
-            for some in (members, *([n] for n in members)):
+            parts_of = [members[start : start + size] for start in range(0, len(members), size)]
+            for some in (*parts_of, *([n] for n in members)):
                 if all(found[n] is not None and not isinstance(found[n], Exception) for n in some):
                     continue
                 try:
@@ -133,7 +139,8 @@ class Explainer:
             wanted = torch.tensor(list(targets), device="cpu")
             values = torch.as_tensor(ranker.function(model, inputs, wanted), device="cpu")
             return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(examples))]
-        options = {**self.options, **(ranker.params or {})}
+        sized = {} if self.batch_size is None else {"batch_size": self.batch_size}
+        options = {**sized, **self.options, **(ranker.params or {})}
         seed = int(options.pop("seed", self.seed))
         seeds = [(seed * 1_000_003 + example.seed) % 2**31 for example in examples]
         with warnings.catch_warnings():
@@ -143,6 +150,11 @@ class Explainer:
                 **options,
             )  # fmt: skip
         return [a._pick([i]) for i in range(len(examples))]
+
+
+def _redrawn(ranker: Ranker, asked: bytes) -> int:
+    """What moves a row's seed where a method is asked again: the control, which hears of no change, draws anew."""
+    return 1 + zlib.crc32(asked) if ranker.method == "random" else 0
 
 
 def _bare(name: str, values: Tensor, target: int) -> Attribution:

@@ -1,7 +1,8 @@
 """The metrics: one small file per family. A metric maps a View of one row, as one method explained it, to a Result.
 
-It asks for what it needs (perturbed copies, other explanations) by yielding requests; see `evaluation.requests`. Facts
-in the registry: `better` ("higher" or "lower"), `needs` (what rows must come with), `of` ("ids", "values", "images").
+It asks for what it needs (perturbed copies, other explanations) by yielding requests: `evaluation.requests`. Facts in
+the registry: `better` ("higher", "lower" or "nearer to 0"), `needs` (what rows must come with), `of` ("ids", "values",
+"images"), `proportion` where a row's value is 0 or 1.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from whence.registry import Bounds
     better="higher",
     of="images",
     needs=("mask",),
+    proportion=True,
 )
 def pointing_game(
     view: View, *, ignore: int = 255, tolerance: Annotated[float, Bounds(low=0)] = 0.0

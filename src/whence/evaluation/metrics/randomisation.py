@@ -12,14 +12,15 @@ from whence.registry import Bounds
 from whence.util.stats import spearman
 
 
-@metric("model_randomisation", order=70, paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower")
+@metric("model_randomisation", order=70, paper="Adebayo et al. 2018, arXiv:1810.03292", better="nearer to 0")
 def model_randomisation(
     view: View, *, stages: Annotated[int, Bounds(low=1)] = 4, order: Literal["cascade", "independent"] = "cascade",
     absolute: bool = True,
 ) -> Asking:  # fmt: skip
     """Mean rank correlation of φ with itself as weights turn random from the top down, or one stage at a time.
 
-    It should fall towards 0. `absolute` ranks |φ|; the correlation of signed φ is told beside it.
+    It should fall to 0, and no further: −1 is the same map upside down. `absolute` ranks |φ|; the correlation of signed
+    φ is told beside it.
     """
     root = view.example.root
     count = stages if root is None else len(stages_of(root, stages))
