@@ -26,7 +26,7 @@ CONTROLS = 4
 
 
 def normal(draw: np.random.Generator, n: int, k: int) -> Array:
-    return draw.normal(size=(n, 1)) + draw.normal(size=(n, k))
+    return draw.normal(size=(n, k))
 
 
 def lognormal(draw: np.random.Generator, n: int, k: int) -> Array:
@@ -84,7 +84,7 @@ def coverage(count: int, kind: Callable[..., Array], mean: float, n: int, k: int
     """How often the interval holds the mean, where there is one, and how often there is one."""
     draw, held, given = np.random.default_rng(n * 1000 + k), 0, 0
     weights = repeated(n) if copies else None
-    for i in range(count):
+    for i in range(-(-count // k)):  # each with k independent columns
         scores = kind(draw, n // 2 if copies else n, k)
         if kind is proportion:
             w = np.ones(len(scores)) if weights is None else weights
@@ -94,7 +94,7 @@ def coverage(count: int, kind: Callable[..., Array], mean: float, n: int, k: int
             low, high = bootstrap.interval(scores, weights, seed=i)
         given += int((~np.isnan(low)).sum())
         held += int(((low <= mean) & (mean <= high)).sum())
-    return held / given, given / (count * k)
+    return held / given, given / (-(-count // k) * k)
 
 
 def power(count: int, n: int = 64, k: int = 12, effect: float = 0.5) -> float:
@@ -103,7 +103,7 @@ def power(count: int, n: int = 64, k: int = 12, effect: float = 0.5) -> float:
     for i in range(count):
         scores = normal(draw, n, k)
         scores[:, 0] += effect * math.sqrt(2)
-        told += bool((permutation.behind_best(scores, seed=i)[1:] <= permutation.ERROR).all())
+        told += bool((permutation.behind_best(scores, seed=i, draws=DRAWS)[1:] <= permutation.ERROR).all())
     return told / count
 
 
@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"\nPower: {100 * power(count):.1f} % (goal 80)")
     if options.only in (None, "noise"):
         print(f"\nNoise recommended: {100 * noise(max(1, count // 10)):.1f} % of {max(1, count // 10)} seeds (goal 8)")
-    print(f"\n{count} simulations a cell, {time.process_time() - start:.0f} s")
+    print(f"\n{count} simulations (of intervals: intervals) a cell, {time.process_time() - start:.0f} s")
 
 
 if __name__ == "__main__":

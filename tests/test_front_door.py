@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -402,7 +402,26 @@ def test_agreement_is_spearmans_correlation() -> None:
     c = whence.compare(lambda x: (x**3).sum(1), X, methods=["gradient", "input_x_gradient"])
     a, b = (v.values.argsort(1).argsort(1).double() for v in c.values())
     expected = torch.stack([torch.corrcoef(torch.stack([u, v]))[0, 1] for u, v in zip(a, b, strict=True)]).mean()
-    assert float(c.agreement()[0, 1]) == pytest.approx(float(expected), abs=1e-12)
+    assert float(c.agreement("rank")[0, 1]) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_agreement_is_the_share_in_common() -> None:
+    """By hand: 1 − ½ Σ |a − b| of values over their sum; signed where both are, and beside it what chance has."""
+    given = {"a": torch.tensor([[8.0, 1.0, -1.0, 0.0]]), "b": torch.tensor([[6.0, -2.0, 0.0, 2.0]])}
+    made = {
+        name: replace(whence.explain(lambda x: x.sum(1), x, method="input_x_gradient"), values=x)
+        for name, x in given.items()
+    }
+    found = whence.Comparison(made)
+    assert float(found.agreement()[0, 1]) == pytest.approx(1 - (0.2 + 0.3 + 0.1 + 0.2) / 2)
+    magnitudes = replace(made["b"], values=given["b"].abs()).with_channels({"x": "norm"})
+    mixed = whence.Comparison({**made, "b": magnitudes})
+    assert float(mixed.agreement()[0, 1]) == pytest.approx(1 - (0.2 + 0.1 + 0.1 + 0.2) / 2)
+    chance = found.agreement("chance")
+    assert 0 < float(chance[0, 1]) < float(found.agreement()[0, 1])
+    assert torch.equal(chance, found.agreement("chance"))
+    with pytest.raises(whence.ParameterError, match='"common", "chance" or "rank"'):
+        found.agreement("other")  # type: ignore[arg-type]
 
 
 # ---- without a method, and by other names ----

@@ -119,6 +119,6 @@ def _mixed(sized: Sequence[str], count: int) -> str:
     if len(sized) in (0, count):
         return ""
     return (
-        f'<p class="soft">Of {", ".join(sized)} magnitudes are ranked here, of all others signed values: '
+        f'<p class="soft">In the rank correlation, of {", ".join(sized)} magnitudes are ranked, else signed values: '
         "between the two kinds, a unit that speaks against stands high in the one and low in the other.</p>"
     )

@@ -31,7 +31,7 @@ def interval(values: Array, weights: Array | None = None, seed: int = 0) -> tupl
     error = _error((w * w) @ centred**2, rows)
     error[error <= 1e-12 * np.abs(values).max(0)] = 0  # nothing but rounding
     student = np.empty((DRAWS, values.shape[1]))
-    for start, counts in _draws(rows, seed):
+    for start, counts in draws(rows, seed):
         student[start : start + len(counts)] = _studentised(counts, centred, w, error, rows)
     low, high = np.quantile(student, (0.025, 0.975), axis=0)
     wide = (1 + 1 / rows) * error
@@ -61,7 +61,7 @@ def _shares(rows: int, weights: Array | None) -> Array:
     return np.asarray(given / given.sum())
 
 
-def _draws(rows: int, seed: int) -> Any:
+def draws(rows: int, seed: int) -> Any:
     """How often each row comes in each draw, (some draws, rows), part by part, so that many rows need little room."""
     generator = np.random.default_rng(seed)
     step = max(1, min(DRAWS, _MOST // rows))

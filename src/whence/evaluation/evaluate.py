@@ -79,7 +79,9 @@ def evaluate(
             if number not in journal.chunks:
                 journal.add(number, work.chunk(some, first=number == 0))
             counted(len(some))
-    return _board(journal, lines, columns, failures, header, len(rows), seed, copies(examples))
+    board = _board(journal, lines, columns, failures, header, len(rows), seed, copies(examples))
+    by_place = {example.place: example for example in examples}
+    return replace(board, again=lambda name, wanted: work.explained(name, [by_place[row] for row in wanted]))
 
 
 # ---- what was asked ----
@@ -96,13 +98,19 @@ def _lines(methods: Any, controls: bool) -> list[Ranker]:
 
 
 def _columns(given: Any, operator: Any) -> list[Column]:
-    """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another)."""
+    """Names, or a dict from a column's name to a metric's parameters ("metric" among them, if it is another).
+
+    Of several operators, each gets a column of every metric that removes units.
+    """
     found = []
+    several = list(operator) if isinstance(operator, list | tuple) and operator else [operator]
     for name, params in named(given, "metric", ParameterError).items():
         entry = known_metrics[params.pop("metric", name)]
-        if operator is not None and "operator" in entry.parameters:
-            params.setdefault("operator", operator)
-        found.append(Column(name, entry.name, entry.check(params), entry.facts))
+        free = operator is not None and "operator" in entry.parameters and "operator" not in params
+        for one in several if free else [None]:
+            own = {**params, "operator": one} if free else params
+            title = f"{name} ({one})" if free and len(several) > 1 else name
+            found.append(Column(title, entry.name, entry.check(own), entry.facts))
     return found
 
 

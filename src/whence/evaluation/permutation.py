@@ -128,7 +128,7 @@ def _apart(scores: Array, w: Array, controls: int) -> Array:
         best = (w @ scores).argmax(-1)
         difference = np.take_along_axis(scores, best[..., None, None], -1) - scores
     mean = w @ difference
-    square = np.einsum("r,...rm,...rm->...m", w * w, difference, difference)
+    square = (w * w) @ difference**2
     cross = (w * w) @ difference
     return _t(mean, square - 2 * mean * cross + mean**2 * (w @ w), rows, _tiny(scores))
 

@@ -114,6 +114,14 @@ class Work:
             **({} if fb is None else {"fb": fb}),
         }
 
+    def explained(self, name: str, examples: Sequence[Example]) -> list[Attribution | None]:
+        """Some rows' attributions by one of the methods, explained again as they were; None where that fails."""
+        line = next(line for line in self.lines if line.name == name)
+        told = self._predicted(examples, [], False)
+        views = self._views(line, [example for example in examples if example.place in told], told, [], False)
+        found = {view.example.place: view.attribution for view in views}
+        return [found.get(example.place) for example in examples]
+
     def _fb(self, tasks: Sequence[_Task]) -> float | None:
         """Seconds for one row of `gradient`, which is one forward and one backward pass; None where that fails."""
         views = list({task.view.example.place: task.view for task in tasks}.values())[:_TIMED]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from whence.evaluation.requests import Result
 from whence.methods import methods as known_methods
 from whence.util.files import Place, csv_text, page_written, written
 from whence.util.terminal import say
+
+if TYPE_CHECKING:
+    from whence.evaluation.evidence import Agreement, Differences, Rows
 
 CONTROLS = ("random", "edges")  # the methods that know nothing of the model
 
@@ -73,6 +76,7 @@ class Scoreboard:
     settings: Mapping[str, Any]
     seconds: float  # spent on metrics
     copies: Mapping[int, int] = field(default_factory=dict)  # rows that equal an earlier one, and which
+    again: Callable[[str, list[int]], list[Any]] | None = None  # explains rows again, to show them
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -140,6 +144,26 @@ class Scoreboard:
         if self._method(a) == self._method(b):
             low = high = np.zeros(1)
         return Score(float(weights @ apart / weights.sum()), float(low[0]), float(high[0]), rows, {})
+
+    def tests(self, metric: str) -> Differences:
+        """All pairs of methods: mean difference, its interval, effect size, and p corrected for all of them."""
+        from whence.evaluation.evidence import tested
+
+        return tested(self, self._column(metric))
+
+    def operator_sensitivity(self, metric: str) -> Agreement:
+        """Whether methods rank alike by a metric's columns with other ways of removing: Kendall's τ, with interval."""
+        from whence.evaluation.evidence import ranked_alike
+
+        return ranked_alike(self, metric)
+
+    def rows(self, method: str, metric: str) -> Rows:
+        """A cell's rows by their values: `.worst(5)` explains these again and shows them."""
+        from whence.evaluation.evidence import Rows
+
+        column, name = self._column(metric), self._method(method)
+        values = {row: self.results[name, column.name][row].value for row in self._rows_of(name, column)}
+        return Rows(self, name, column, values)
 
     def curve(self, method: str, metric: str) -> tuple[list[float], list[float]] | None:
         """The mean curve over rows, where the metric draws one; values that are missing take no part."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from os import PathLike
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.util.checks import not_allowed
 from whence.util.files import Place, page_written
 from whence.util.stats import centred_ranks, correlation
 from whence.util.terminal import clean, say
@@ -34,17 +37,29 @@ class Comparison(Mapping[str, Attribution]):
     def __len__(self) -> int:
         return len(self.attributions)
 
-    def agreement(self) -> Tensor:
-        """Rank correlation of each pair of methods, over the units of a row, averaged over rows.
+    def agreement(self, kind: Literal["common", "chance", "rank"] = "common") -> Tensor:
+        """The share that each pair of methods has in common, 1 − ½ Σ |a − b|, of a row, averaged over rows.
 
-        It is NaN for methods with other units than each other's, such as pixels and patches, and for those that rank
-        nothing, because all of a row's values are the same; such rows take no part in the mean.
+        a and b are the two methods' values over the sum of their magnitudes, signed where both methods are, else
+        magnitudes. "chance" is the same with one method's values dealt to the units at random. "rank" is the rank
+        correlation of the values, in which units count that neither method cares about. All are NaN for methods with
+        other units than each other's, such as pixels and patches; rows that are 0 everywhere (for ranks, constant) take
+        no part.
         """
-        ranks = [_ranks(a) for a in self.attributions.values()]  # each (rows, units)
-        none = torch.tensor(float("nan"), dtype=torch.float64, device="cpu")
-        return torch.stack(
-            [torch.stack([correlation(a, b).nanmean() if a.shape == b.shape else none for b in ranks]) for a in ranks]
-        )
+        if kind not in ("common", "chance", "rank"):
+            raise not_allowed("kind", kind, '"common", "chance" or "rank"')
+        names = list(self.attributions)
+        found = torch.full((len(names), len(names)), float("nan"), dtype=torch.float64, device="cpu")
+        rows = [_ranks(a) if kind == "rank" else _flat(a) for a in self.attributions.values()]
+        sign = [all(a.signed(name) for name in a.by_name()) for a in self.attributions.values()]
+        others = [_dealt(values) for values in rows] if kind == "chance" else [[values] for values in rows]
+        for i, j in combinations_with_replacement(range(len(names)), 2):
+            if rows[i].shape == rows[j].shape and kind == "rank":
+                found[i, j] = found[j, i] = correlation(rows[i], rows[j]).nanmean()
+            elif rows[i].shape == rows[j].shape:
+                signed = sign[i] and sign[j]
+                found[i, j] = found[j, i] = torch.stack([_common(rows[i], b, signed) for b in others[j]]).mean()
+        return found
 
     def show(self) -> None:
         """Print the comparison."""
@@ -74,6 +89,44 @@ class Comparison(Mapping[str, Attribution]):
         from whence.views.html import compared
 
         return compared(self)
+
+
+def _flat(a: Attribution) -> Tensor:
+    """Each row's values (rows, units), input by input; padding is NaN."""
+    rows = []
+    for row in range(len(a)):
+        parts = []
+        for values, real in zip(a.by_name().values(), a.by_name("real").values(), strict=True):
+            flat = values[row].flatten().double().cpu()
+            if real is not None and real[row].numel() == flat.numel():
+                flat = torch.where(real[row].flatten().cpu(), flat, torch.full_like(flat, float("nan")))
+            parts.append(flat)
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def _shares(values: Tensor, signed: bool) -> Tensor:
+    """Values over the sum of their magnitudes, row by row; padding is 0, and rows without a value are NaN."""
+    known = values.nan_to_num(0.0)
+    known = known if signed else known.abs()
+    return known / known.abs().sum(1, keepdim=True)
+
+
+def _common(a: Tensor, b: Tensor, signed: bool) -> Tensor:
+    return (1 - (_shares(a, signed) - _shares(b, signed)).abs().sum(1) / 2).nanmean()
+
+
+def _dealt(values: Tensor) -> list[Tensor]:
+    """Each row's values, dealt to its units at random, a few times."""
+    draw = torch.Generator().manual_seed(0)
+    found = [values.clone() for _ in range(_DRAWS)]
+    for row in (row for other in found for row in other):
+        real = (~row.isnan()).nonzero().flatten()
+        row[real] = row[real[torch.randperm(len(real), generator=draw, device="cpu")]]
+    return found
+
+
+_DRAWS = 4  # of chance
 
 
 def _ranks(a: Attribution) -> Tensor:

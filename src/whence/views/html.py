@@ -201,26 +201,34 @@ def _relevance(receipt: Mapping[str, Any]) -> str:
 
 
 def _agreement(c: Comparison) -> str:
-    found = c.agreement()
     if len(c) < 2:
         return ""
+    common, chance, rank = (c.agreement(kind).tolist() for kind in ("common", "chance", "rank"))
     head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in c)
-    body = "".join(
-        f'<tr><th style="text-align:left;padding-right:.5rem">{text(name)}</th>{"".join(map(_correlation, line))}</tr>'
-        for name, line in zip(c, found.tolist(), strict=True)
-    )
+    tables = []
+    for found, beside in ((common, chance), (rank, None)):
+        body = "".join(
+            f'<tr><th style="text-align:left;padding-right:.5rem">{text(name)}</th>'
+            + "".join(_correlation(x, None if beside is None else beside[i][j]) for j, x in enumerate(found[i]))
+            + "</tr>"
+            for i, name in enumerate(c)
+        )
+        tables.append(
+            '<div class="wide" style="overflow-x:auto"><table style="border-collapse:collapse;font-size:.72rem">'
+            f"<tr><td></td>{head}</tr>{body}</table></div>"
+        )
     return (
-        "<section><h2>How far the methods agree</h2><p>Rank correlation of their values, mean over rows: 1 is the same "
-        "order, 0 none, −1 the reverse; – where a method has other units or gives every unit the same.</p>"
-        '<div class="wide" style="overflow-x:auto"><table style="border-collapse:collapse;font-size:.72rem">'
-        f"<tr><td></td>{head}</tr>{body}</table></div></section>"
+        "<section><h2>How far the methods agree</h2><p>The share that two methods have in common, 1 − ½ Σ |a − b| of "
+        "their values over the sum of magnitudes, mean over rows: 1 is the same map, 0 nothing in common; small beside "
+        "it what chance has in common with them. – where a method has other units or is 0 everywhere.</p>"
+        f"{tables[0]}<details><summary>Rank correlation</summary><p>1 is the same order of all units, 0 none, −1 the "
+        f"reverse; units that neither method cares about count as much as others.</p>{tables[1]}</details></section>"
     )
 
 
-def _correlation(x: float) -> str:
+def _correlation(x: float, chance: float | None = None) -> str:
     style = "padding:.2rem .28rem;text-align:right"
-    return (
-        f'<td style="{style}">–</td>'
-        if x != x
-        else f'<td style="{style};background:{wash(x)}">{round(x, 2) + 0.0:.2f}</td>'
-    )
+    if x != x:
+        return f'<td style="{style}">–</td>'
+    beside = "" if chance is None or chance != chance else f" <small>{chance:.2f}</small>"
+    return f'<td style="{style};background:{wash(x)}">{round(x, 2) + 0.0:.2f}{beside}</td>'

@@ -47,8 +47,8 @@ def notes(board: Scoreboard) -> list[str]:
     said = board.settings
     found = [
         f"{said['rows']} rows, target {said['target']}, seed {said['seed']}; ± is a 95 % interval (bootstrap-t, of "
-        "proportions Wilson's), – where the rows allow none; * is told apart from all others, wrongly in at most 5 % of "
-        "columns; × fb is the time in passes forward and backward."
+        "proportions Wilson's), – where the rows allow none; * is told apart from all others, wrongly in 5 % of tables "
+        "at most; × fb is the time in passes forward and backward."
     ]
     if board.copies:
         found.append(f"{len(board.copies)} rows equal others: for intervals and tests, equal rows count once.")

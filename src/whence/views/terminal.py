@@ -80,7 +80,7 @@ def _noticed(messages: Sequence[str]) -> list[str]:
 
 def compared(c: Comparison) -> str:
     """One line per method, and how far the methods agree."""
-    agreement = c.agreement()
+    common, chance, rank = c.agreement(), c.agreement("chance"), c.agreement("rank")
     names = list(c)
     first = next(iter(c.values()))
     p = probability_of(first, 0)
@@ -91,10 +91,20 @@ def compared(c: Comparison) -> str:
         gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"
         passes = f"{a.receipt['forward_passes']}+{a.receipt['backward_passes']}"
         score = f"{float(a.output_value.flatten()[0]):.4g}{beside}"
-        rows.append([name, score, gap, passes, *["–" if x != x else f"{x:.2f}" for x in agreement[i].tolist()]])
-    said = "(vs: rank correlation of the two methods' values, mean over rows)"
+        each = zip(common[i].tolist(), chance[i].tolist(), rank[i].tolist(), strict=True)
+        rows.append([name, score, gap, passes, *[_agreed(*cell) for cell in each]])
+    said = (
+        "(vs: the share that the two methods have in common, 1 − ½ Σ |a − b| of values over their sum; in brackets "
+        "what chance has in common with them, and the rank correlation; means over rows)"
+    )
     warned = [line for name, a in c.items() for line in _noticed([f"{name}: {told}" for told in notices(a)])]
     return "\n".join([*warned, folded(heads, rows), *textwrap.wrap(said, columns() or len(said))])
+
+
+def _agreed(common: float, chance: float, rank: float) -> str:
+    """What two methods have in common, beside chance, and their rank correlation."""
+    told = ["–" if x != x else f"{x:.2f}" for x in (common, chance, rank)]
+    return "–" if common != common and rank != rank else f"{told[0]} ({told[1]}; {told[2]})"
 
 
 def relevance(receipt: Mapping[str, Any], rows: int = _ROWS) -> str:

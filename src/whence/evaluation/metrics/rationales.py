@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,19 +19,34 @@ _FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
 
 
 @metric("rationale_f1", order=120, paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)
-def rationale_f1(view: View, *, k: Any = tuple(range(5, 81, 5))) -> Result:
-    """F1 of the k highest words against the marked ones, mean over k = 5, 10 … 80; a row without marks does not count.
+def rationale_f1(view: View, *, k: Any = "marked") -> Result:
+    """F1 of the k highest words against the marked ones, k as many as were marked; a row without marks does not count.
 
-    A word's score is the highest of its pieces', negative ones count as 0, special tokens take no part.
+    A word's score is the highest of its pieces', negative ones count as 0, special tokens take no part. Other k: shares
+    of the row's words (0.1, 0.2), numbers of words, or "paper" for Chefer, Gur & Wolf's 5, 10 … 80; F1 is averaged.
     """
     scores, gold = words(view)
     if not bool(gold.any()):
         return Result(float("nan"))
-    if not isinstance(k, Sequence) or not k or not all(isinstance(n, int) and n > 0 for n in k):
-        raise not_allowed("k", k, "whole numbers above 0", "rationale_f1")
     order = _ranked(view, scores.clamp(min=0))
-    found = [f1(gold[order[:n]].sum().item(), min(n, len(order)), int(gold.sum())) for n in k]
-    return Result(sum(found) / len(found), curve=([float(n) for n in k], found))
+    sizes = _sizes(k, len(order), int(gold.sum()))
+    found = [f1(gold[order[:n]].sum().item(), min(n, len(order)), int(gold.sum())) for _, n in sizes]
+    curve = ([at for at, _ in sizes], found) if len(sizes) > 1 else None
+    return Result(sum(found) / len(found), curve=curve)
+
+
+def _sizes(k: Any, count: int, marked: int) -> list[tuple[float, int]]:
+    """How many of the words are taken, each with its k as it was given."""
+    if isinstance(k, str) and k == "marked":
+        return [(float(marked), marked)]
+    given = range(5, 81, 5) if isinstance(k, str) and k == "paper" else k
+    given = [given] if isinstance(given, int | float) else given
+    if isinstance(given, Sequence) and given and not isinstance(given, str):
+        if all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in given):
+            return [(float(n), n) for n in given]
+        if all(isinstance(n, float) and 0 < n <= 1 for n in given):
+            return [(n, max(1, math.ceil(round(n * count, 9)))) for n in given]
+    raise not_allowed("k", k, '"marked", "paper", whole numbers above 0, or shares of at most 1.0', "rationale_f1")
 
 
 @metric("rationale_ap", order=120, paper="DeYoung et al. 2020, arXiv:1911.03429", **_FACTS)
