@@ -286,7 +286,7 @@ def test_a_method_that_does_not_hear_of_weights_keeps_its_answer() -> None:
         },
     )  # fmt: skip
     assert board["input", "model_randomisation"].value == pytest.approx(1)
-    assert board["random", "model_randomisation"].value == pytest.approx(1)
+    assert abs(board["random", "model_randomisation"].value) < 0.5  # drawn anew for every model
     assert board["gradient", "model_randomisation"].value < 0.8
     assert board["gradient", "alone"].value < 0.9
     assert board.curve("input", "model_randomisation") == ([0, 0.5, 1], pytest.approx([1, 1, 1]))

@@ -186,15 +186,16 @@ def test_methods_that_say_the_same_are_within_the_noise() -> None:
 def test_nothing_is_recommended_where_nothing_can_be_told() -> None:
     few = whence.recommend(mlp(), X[:4], methods=["integrated_gradients"])
     assert few.best is None
-    assert "nothing to recommend. Give at least 8" in str(few)
+    assert "nothing to recommend. Give at least 6 different rows" in " ".join(str(few).split())
     flat = whence.recommend(mlp(), X, methods={"same": lambda model, x, target: torch.zeros_like(x)}, seed=1)
     assert flat.best is None
 
 
 def test_every_method_is_tried_and_those_that_cannot_or_cost_too_much_are_named() -> None:
+    some = ["rollout", "gradient", "input_x_gradient", "shapley"]
+    assert "this model has none" in whence.recommend(mlp(), X[:10], methods=some, seconds=60).left_out["rollout"]
     found = whence.recommend(mlp(), X[:10], seconds=0.2)
-    assert "this model has none" in found.left_out["rollout"]
-    assert any("do not fit into the budget" in why for why in found.left_out.values())
+    assert any("the budget" in why for why in found.left_out.values())
     assert set(found.left_out) | {choice.method for choice in found.ranking} | {"random"} == set(whence.methods)
 
 

@@ -300,7 +300,7 @@ def test_the_table_says_what_is_better_and_how_it_was_measured(board: whence.Sco
     assert "comprehensiveness ↑" in shown
     assert "sufficiency ↓" in shown
     assert "operator=zero" in shown
-    assert "95 % bootstrap" in shown
+    assert "95 % interval (bootstrap-t" in shown
     assert repr(board) == "Scoreboard(3 methods × 3 metrics, 6 rows)"
 
 
@@ -324,7 +324,7 @@ def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
         board.save(tmp_path / f"again.{kind}")
         assert (tmp_path / f"again.{kind}").read_text() == getattr(board, f"to_{kind}")(tmp_path / f"b.{kind}")
         assert (tmp_path / f"again.{kind}").read_text() == (tmp_path / f"b.{kind}").read_text()
-    with pytest.raises(whence.ParameterError, match=r"b.safetensors' ends in none of html, csv, json, png, svg, pdf"):
+    with pytest.raises(whence.ParameterError, match=r"b.safetensors' ends in none of html, csv, json, md, tex, png, svg, pdf"):
         board.save(tmp_path / "b.safetensors")
 
 
