@@ -324,7 +324,9 @@ def test_csv_and_json(board: whence.Scoreboard, tmp_path: Path) -> None:
         board.save(tmp_path / f"again.{kind}")
         assert (tmp_path / f"again.{kind}").read_text() == getattr(board, f"to_{kind}")(tmp_path / f"b.{kind}")
         assert (tmp_path / f"again.{kind}").read_text() == (tmp_path / f"b.{kind}").read_text()
-    with pytest.raises(whence.ParameterError, match=r"b.safetensors' ends in none of html, csv, json, md, tex, png, svg, pdf"):
+    with pytest.raises(
+        whence.ParameterError, match=r"b.safetensors' ends in none of html, csv, json, md, tex, png, svg, pdf"
+    ):
         board.save(tmp_path / "b.safetensors")
 
 

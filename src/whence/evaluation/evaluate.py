@@ -40,7 +40,7 @@ def evaluate(
     seed: int = 0,
     controls: bool = True,
     batch_size: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     resume: str | PathLike[str] | None = None,
     progress: bool | None = None,
     wrt: Any = None,
@@ -55,7 +55,8 @@ def evaluate(
     columns = _columns(metrics, operator)
     lines = _lines(methods, controls)
     _check(model, target, batch_size, seed)
-    check_count("chunk", chunk)
+    size = CHUNK if chunk is None else chunk
+    check_count("chunk", size)
     rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     examples, failures = _cases(model, rows, wrt)
     examples = read_masks(seeded(examples))
@@ -69,10 +70,10 @@ def evaluate(
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
         "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
-        **({} if chunk == CHUNK else {"chunk": int(chunk)}),
+        **({} if size == CHUNK else {"chunk": size}),
         **(fingerprint_of(model, examples) if resume is not None else {}),
     }  # fmt: skip
-    chunks = [examples[start : start + chunk] for start in range(0, len(examples), chunk)]
+    chunks = [examples[start : start + size] for start in range(0, len(examples), size)]
     fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
     with Journal(resume, header, fits) as journal, bar(len(examples), progress, "evaluate") as counted:
         for number, some in enumerate(chunks):

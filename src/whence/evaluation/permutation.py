@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 ERROR = 0.05  # the chance that any method is told apart wrongly
 DRAWS = 999
 _EXCHANGED = 512  # rows; with more of them, both resamplings say the same
-_AT_ONCE = 1 << 18  # scores in a block of draws
+_BLOCK, _AT_ONCE = 64, 1 << 18  # draws, and scores, that are held at once
 _CLEAR = 199  # draws; where none of them reaches what was observed, p is 0.005, and more would change no answer
 _NORM = 8  # close to the maximum, which has little power where one method leads all others by as much
 
@@ -85,7 +85,7 @@ def _chance(now: Array, w: Array, controls: int, observed: Array, seed: int, dra
     resamplings: list[Callable[..., Array]] = [_flipped, _exchanged] if len(now) <= _EXCHANGED else [_flipped]
     for resampled in resamplings:
         reached, done = 1, 0
-        block = max(1, min(draws, _CLEAR, _AT_ONCE // now.size))
+        block = max(1, min(draws, _BLOCK, _AT_ONCE // now.size))
         while done < draws and reached <= limit and not (reached == 1 and done >= _CLEAR):
             some = min(block, draws - done)
             reached += int((resampled(now, w, controls, some, generator) >= observed * (1 - 1e-9)).sum())
