@@ -99,7 +99,7 @@ def _curves(board: Scoreboard, column: Column, ax: Any) -> None:
         ink, dash = styles[method]
         dashes = (0, tuple(float(part) for part in dash.split())) if dash else "-"
         ax.plot(*curve, label=method, color=ink, ls=dashes, lw=1.5)
-        ax.fill_between(curve[0], *band, color=ink, alpha=0.08, lw=0)
+        ax.fill_between(curve[0], *band, color=ink, alpha=min(0.12, 0.6 / len(board.methods)), lw=0)
     ax.set_xlabel(str(column.facts.get("axis", "share of units")))
     ax.set_ylabel("mean over rows, 95 % interval")
     _legend(board, ax)
