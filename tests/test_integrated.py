@@ -87,7 +87,7 @@ def test_rows_that_do_not_come_within_the_tolerance_are_named() -> None:
 
 def test_kinks_are_told_by_the_models_ops() -> None:
     model, x = CASES["residual_cnn"].make()
-    assert ig(model, x).receipt["scheme"] == "jumps"
+    assert ig(model, x).receipt["scheme"] == "chords"
     assert ig(model, x, rules={"relu": whence.derivative}, tolerance=0.5).receipt["scheme"] == "jumps"
 
 
@@ -116,6 +116,71 @@ def test_kinks_that_no_op_shows_are_told_by_the_gradients(relu: Any) -> None:
     a, fine = ig(model, x), ig(model, x, rule="midpoint", steps=4000)
     assert a.receipt["scheme"] == "jumps"
     assert float(error(a, fine).max()) <= 0.01
+
+
+KINKED_OPS = {
+    "relu": nn.ReLU(), "relu6": nn.ReLU6(), "leaky": nn.LeakyReLU(0.2), "prelu": nn.PReLU(), "clamp": nn.Hardtanh(),
+    "selu": nn.SELU(), "hardswish": nn.Hardswish(), "max_pool": nn.MaxPool1d(3, 2, 1),
+    "adaptive": nn.AdaptiveMaxPool1d(8),
+}  # fmt: skip
+
+
+def kinked(kind: nn.Module) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Linear(10, 32), kind, nn.LazyLinear(24), nn.Tanh(), nn.Linear(24, 24), kind, nn.LazyLinear(3)
+    )
+    x = torch.randn(3, 10)
+    model(x)
+    return model.double(), x.double() * 2
+
+
+@pytest.mark.parametrize("name", KINKED_OPS)
+def test_chords_are_complete_piece_by_piece_and_converge(name: str) -> None:
+    model, x = kinked(KINKED_OPS[name])
+    a, fine = ig(model, x, target=1, tolerance=0.003), ig(model, x, target=1, rule="midpoint", steps=6000)
+    assert a.receipt["scheme"] == "chords"
+    assert all(a.receipt["converged"])
+    assert float(a.gap.max()) <= 1e-9
+    assert float(error(a, fine).max()) <= 0.003
+
+
+@pytest.mark.parametrize("name", ["relu", "max_pool"])
+def test_chords_do_not_depend_on_the_pass(name: str) -> None:
+    model, x = kinked(KINKED_OPS[name])
+    whole = ig(model, x, target=0)
+    for options in ({"batch_size": 1}, {"batch_size": 3}, {"batch_size": 64}):
+        close(ig(model, x, target=0, **options).values, whole.values, 1e-9)
+    close(ig(model, x[1:2], target=0).values, whole.values[1:2], 1e-9)
+    counted = Counted(model)
+    ig(counted, x, target=0, batch_size=5)
+    assert max(SEEN) <= 5
+    small = Counted(model, most=7)
+    close(ig(small, x, target=0).values, whole.values, 1e-9)
+    with pytest.raises(torch.OutOfMemoryError):
+        ig(Counted(model, most=0), x, target=0)
+
+
+def test_what_was_paid_is_counted() -> None:
+    model, x = kinked(KINKED_OPS["relu"])
+    for options in ({}, {"batch_size": 4}, {"rule": "midpoint", "steps": 20}):
+        counted = Counted(model)
+        a = ig(counted, x, target=0, **options)
+        outside = 2 * len(x)  # the scores at the input and at the baseline
+        assert sum(SEEN) - outside == sum(a.receipt["gradient_evaluations"])
+
+
+def test_chords_that_do_not_sum_up_are_not_used() -> None:
+    """Rows on another axis, and a mask that the model makes itself: no chord is right there, and it shows."""
+    torch.manual_seed(2)
+    first, last = nn.Linear(6, 16).double(), nn.Linear(16, 2).double()
+    x = torch.randn(4, 6).double()
+    turned = ig(lambda t: last(first(t).T.relu().T), x, target=0)
+    masked = ig(lambda t: last(first(t).relu() * (first(t).detach() > 0)), x, target=0)
+    plain = ig(lambda t: last(first(t).relu()), x, target=0, tolerance=1e-3)
+    assert turned.receipt["scheme"] == "jumps"
+    assert masked.receipt["scheme"] == "jumps"
+    assert float(torch.maximum(error(turned, plain), error(masked, plain)).max()) <= 0.01
 
 
 @pytest.mark.filterwarnings("ignore:.*did not reach the tolerance:whence.WhenceWarning")

@@ -39,7 +39,7 @@ DEFAULTS: tuple[Choice, ...] = (
 
 
 def _has_kinks(subject: Subject) -> bool:
-    from whence.methods.integrated.integrated_gradients import KINKS
+    from whence.methods.integrated.refinement import KINKS
 
     return bool(subject.record.families & KINKS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,9 @@ from whence.engine.blame import out_of_memory
 from whence.subject.subject import Subject
 
 T = TypeVar("T")
-_FEW_ROWS, _FEW_BYTES = 64, 8 << 20  # a pass takes at least so many rows if their activations need no more bytes
+Segment = tuple[int, int, int]  # of a chain: its number, the first point, how many
+_FEW_ROWS, _FEW_BYTES = 512, 48 << 20  # a pass takes at least so many rows if their activations need no more bytes
+_LINKS, _LINK_BYTES = 8, 1 << 30  # the same for points that need their neighbours, of which every cut costs one
 
 
 def in_batches(
@@ -25,7 +27,7 @@ def in_batches(
     pass takes about the memory of a forward and a backward pass of the user's batch, `cost` being the memory of one
     item relative to a row, and a few megabytes at least; when memory runs out, the batches are halved.
     """
-    in_position = not _rows_are_independent(subject)
+    in_position = not rows_are_independent(subject)
     queue = deque(
         _in_position(subject, rows)
         if in_position
@@ -43,6 +45,49 @@ def in_batches(
             queue = deque(_packed(subject, rows, rest, cost))
             continue
         yield items, result
+
+
+def in_chains(
+    subject: Subject, lengths: Sequence[int], work: Callable[[Sequence[Segment]], T], *, cost: float = 1.0
+) -> Iterator[tuple[Sequence[Segment], T]]:
+    """Call `work(segments)` for chains of so many points, of which neighbours must be in one pass.
+
+    A chain that does not fit goes on in the next pass with the point where it was cut, so that a pass has two rows at
+    least; otherwise as `in_batches` for independent rows. Yields the segments of each pass, and the result.
+    """
+    most = _batch_size(subject, cost, _LINKS, _LINK_BYTES)
+    queue = deque(_cut([(chain, 0, points) for chain, points in enumerate(lengths)], most))
+    while queue:
+        segments = queue.popleft()
+        try:
+            result = work(segments)
+        except (RuntimeError, MemoryError) as error:
+            points = sum(points for _, _, points in segments)
+            if not out_of_memory(error) or points < 4:
+                raise
+            subject.record.max_rows = points // 2
+            queue = deque(_cut([*segments, *(one for some in queue for one in some)], points // 2))
+            continue
+        yield segments, result
+
+
+def _cut(segments: Sequence[Segment], most: int) -> list[list[Segment]]:
+    """Passes of about the same size, none larger than `most` (or 2)."""
+    total = sum(points for _, _, points in segments)
+    size = max(2, min(most, -(-total // max(1, -(-total // max(most, 1)))) + 1))
+    passes: list[list[Segment]] = []
+    room = 0
+    for chain, first, points in segments:
+        end = first + points
+        while first < end - 1:
+            if room < 2:
+                passes.append([])
+                room = size
+            some = min(room, end - first)
+            passes[-1].append((chain, first, some))
+            room -= some
+            first += some - 1
+    return passes
 
 
 def values_of(items: Tensor, values: Tensor, filler: float) -> Tensor:
@@ -66,16 +111,18 @@ def _in_position(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tenso
         yield torch.arange(subject.rows, device="cpu"), items
 
 
-def _batch_size(subject: Subject, cost: float) -> int:
+def _batch_size(subject: Subject, cost: float, *limits: int) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        few = min(_FEW_ROWS, int(_FEW_BYTES // max(subject.record.bytes_per_row, 1)))
+        limits = (_FEW_ROWS, _FEW_BYTES, *limits)
+        size = max(subject.record.bytes_per_row, 1)
+        few = max(min(rows, int(room // size)) for rows, room in zip(limits[::2], limits[1::2], strict=True))
         most = int(max(subject.total_rows, few) / cost)
     return max(1, min(most, subject.record.max_rows or most))
 
 
-def _rows_are_independent(subject: Subject) -> bool:
+def rows_are_independent(subject: Subject) -> bool:
     """Whether a row has the same score at another position, in a batch of another size.
 
     A target function may close over one entry per row, a fixed input may belong to the rows in a way that cannot be

@@ -3,6 +3,8 @@
     integrated_gradients     the methods: along the straight line, along any path, averaged over baselines
     paths                    paths from baselines to the input, and the model's gradients along them
     adaptive                 when a row's integral is good enough, and which points it needs next
+    chords                   the same for networks with kinks, between points
+    refinement               all rows of a call, in passes full of what they need next
 
 The quadrature rules are in `util/quadrature`.
 """

@@ -45,6 +45,10 @@ class Goal:
         """What the model's precision allows, at least the tolerance."""
         return max(self.tolerance, 4 * self.precision)
 
+    def reached(self, gap: float, error: float) -> float:
+        """The tolerance that a row has come to; an estimate says nothing finer than a part of what was asked for."""
+        return max(gap, error, _SAID * self.reach)
+
     def views(self, vectors: Tensor) -> list[Tensor]:
         """Vectors (n, inputs) by element, and by unit where units have hidden dimensions."""
         return [vectors] if self.per_unit is None else [vectors, self.per_unit(vectors)]
@@ -130,9 +134,9 @@ class State:
         start = self.rule.start
         self.wanted = [(path, i / start) for path in range(len(self.weights)) for i in range(start + 1)]
 
-    def reached(self, goal: Goal) -> float:
-        """The tolerance that this row has come to; an estimate says nothing finer than a part of what was asked for."""
-        return max(self.gap, self.error, _SAID * goal.reach)
+    @property
+    def scheme(self) -> str:
+        return self.rule.name
 
     def take(self, point: Point, score: float, slopes: Tensor) -> None:
         path, alpha = point

@@ -12,8 +12,10 @@ from torch import Tensor
 from whence.errors import ParameterError, warn
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.integrated.adaptive import KINKED, SMOOTH, Goal, State
+from whence.methods.integrated.adaptive import Goal, State
+from whence.methods.integrated.chords import Pieces
 from whence.methods.integrated.paths import Paths, curve, parted, polyline, slopes, straight
+from whence.methods.integrated.refinement import refined
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
 from whence.subject.noise import uniform
@@ -26,9 +28,6 @@ Steps = Annotated[int | None, Bounds(low=1)]
 Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
 MaxSteps = Annotated[int, Bounds(low=8)]
 _STEPS = 50
-KINKS = frozenset(  # families whose derivative jumps
-    "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
-)
 
 
 @method(
@@ -156,11 +155,11 @@ def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) 
     wide, paths, k = _one_target_per_row(subject, paths)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
-    states = _refined(wide, paths, goal)
+    states = refined(wide, paths, goal)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.measured.score is not None
     start = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
-    reached = [max(state.reached(goal) for state in row) for row in rows]
+    reached = [max(goal.reached(state.gap, state.error) for state in row) for row in rows]
     _warn(subject, rows, reached, goal)
     return Answer(
         _by_value(subject, torch.stack([state.total for state in states]), k),
@@ -170,26 +169,8 @@ def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) 
             "tolerance_reached": reached,
             "converged": [one <= tolerance for one in reached],
         },
-        overall={"scheme": " and ".join(sorted({state.rule.name for state in states})), "tolerance": tolerance},
+        overall={"scheme": " and ".join(sorted({state.scheme for state in states})), "tolerance": tolerance},
     )
-
-
-def _refined(wide: Subject, paths: Paths, goal: Goal) -> list[State]:
-    """Each row's finished state."""
-    rule = KINKED if wide.record.families & KINKS or wide.record.unseen else SMOOTH
-    states = [State(paths.weights, rule) for _ in range(wide.rows)]
-    with bar(len(states), wide.progress, wide.method) as count:
-        while asked := [(row, point) for row, state in enumerate(states) for point in state.wanted]:
-            rows = torch.tensor([row for row, _ in asked], device="cpu")
-            which = torch.tensor([point[0] for _, point in asked], device="cpu")
-            alpha = torch.tensor([point[1] for _, point in asked], dtype=torch.float64, device="cpu")
-            for i, score, slope in slopes(wide, paths, rows, which, alpha):
-                row, point = asked[i]
-                states[row].take(point, score, slope)
-            for row in dict.fromkeys(row for row, _ in asked):
-                states[row].judge(goal)
-                count(int(states[row].done))
-    return states
 
 
 # ---- one target per row ----
@@ -239,7 +220,7 @@ def _start(subject: Subject, paths: Paths) -> Tensor:
 # ---- what is said ----
 
 
-def _warn(subject: Subject, rows: list[list[State]], reached: list[float], goal: Goal) -> None:
+def _warn(subject: Subject, rows: list[list[State | Pieces]], reached: list[float], goal: Goal) -> None:
     """Name the rows that did not come within the tolerance, by what may help them."""
     failed: dict[str, list[int]] = {}
     for row, one in enumerate(reached):

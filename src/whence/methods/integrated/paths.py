@@ -13,8 +13,9 @@ from torch import Tensor
 
 from whence.engine.call import derivative
 from whence.errors import ParameterError
+from whence.rules.chords import chords
 from whence.subject import Subject
-from whence.subject.batching import in_batches, values_of
+from whence.subject.batching import Segment, in_batches, in_chains, values_of
 from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
@@ -157,6 +158,32 @@ def slopes(
         return there.measured.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in gradients.items()})
 
     return _one_by_one(subject, rows, work, cost=0.85)
+
+
+def contributions(
+    subject: Subject, paths: Paths, chains: Sequence[tuple[int, int, Sequence[float]]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Along each chain (row, path, α), each piece's contributions, all explained values in one vector, and the scores.
+
+    A chain may come in several parts, in order, of which each begins with the point that the one before ended with.
+    """
+
+    def work(segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+        there = [(*chains[chain][:2], chains[chain][2][first : first + points]) for chain, first, points in segments]
+        rows, which = (torch.tensor([one[i] for one in there for _ in one[2]], device="cpu") for i in (0, 1))
+        alpha = torch.tensor([a for *_, alphas in there for a in alphas], dtype=torch.float64, device="cpu")
+        values, _ = paths.at(rows, which, alpha)
+        some = subject.take(rows).valued(values)
+        slope = some.run(chords(len(rows)), ahead=True).pull()
+        assert some.measured.score is not None
+        steps = {key: value.diff(dim=0) for key, value in values.items()}
+        return some.measured.score[:, 0], joined({key: m[:-1, 0] * steps[key] for key, m in slope.items()})
+
+    for segments, (score, parts) in in_chains(subject, [len(alphas) for *_, alphas in chains], work):
+        at = 0
+        for chain, _, points in segments:
+            yield chain, parts[at : at + points - 1], score[at : at + points]
+            at += points
 
 
 def _one_by_one(

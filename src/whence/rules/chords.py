@@ -1,0 +1,102 @@
+"""Rules between neighbouring rows of one pass: each row is a point of a path, and takes an op's chord to the next row.
+
+Between two points of a path an elementwise function takes (g(b) − g(a)) / (b − a), as in Rescale (Shrikumar et al.
+2017): the part of the way for which a ReLU is open, wherever its kink lies. What the rows' signals are worth times the
+step to the next row then sums to the rise of the score, which tells whether these rules were right for a model. The
+last row of a path has no next one, and its signal means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
+from whence.engine.ops import FAMILIES
+from whence.rules.rescale import derivative_where, slope
+
+FOLLOWED = frozenset(  # families that these rules can be right for; all but the last group are linear maps, or views
+    {family for group in ("view", "linear", "elementwise") for family in FAMILIES[group]} | {"max_pool"}
+)
+
+
+def chords(rows: int) -> dict[str, Rule]:
+    """The table for a pass of so many rows, which can be pulled once."""
+    scratch: list[Tensor] = []
+
+    def chord(call: Call) -> Back:
+        """y = g(x) elementwise: Δy/Δx to the next row."""
+        if len(call.inputs) != 1 or not _by_rows(call.inputs[0], rows) or not _by_rows(call.outputs[0], rows):
+            return lambda m: call.derivative_at(call.inputs, m)
+        slopes = _open_part(call, scratch) if call.family == "relu" else _slopes(call, scratch)
+        call.args, call.kwargs, call.inputs, call.outputs = (), {}, (), ()  # the output holds its call: free the input
+        return slopes.mul_
+
+    def switching(call: Call, m: Gradients) -> Gradients:
+        """A maximum of a and later b: a until they meet, and b from there."""
+        if not isinstance(m, Tensor) or not _by_rows(call.inputs[0], rows):
+            return call.vjp(m)
+        (x,), y = call.x, call.y
+        ahead, behind = _at_maxima(call, [torch.roll(x, shift, 0) for shift in (-1, 1)])  # beside each row's arg-max
+        first, second = y - torch.roll(behind, -1, 0), torch.roll(y, -1, 0) - ahead  # how far b is below, then a
+        until = torch.where(first + second > 0, first / (first + second), torch.ones_like(first))
+        (ours,), (theirs,) = call.vjp(m * until), call.vjp(torch.roll(m * (1 - until), 1, 0))
+        assert ours is not None
+        assert theirs is not None
+        return ours + torch.roll(theirs, -1, 0)
+
+    return {"*": derivative, "elementwise": Ahead(chord), "max_pool": switching}
+
+
+def _at_maxima(call: Call, others: Sequence[Tensor]) -> list[Tensor]:
+    """Other tensors' entries where the op's input has its maxima: the transpose of its derivative, which puts them
+    there."""
+    with torch.enable_grad():
+        start = torch.zeros_like(call.outputs[0], requires_grad=True)
+        (back,) = torch.autograd.grad(call.outputs[0], call.inputs[0], start, create_graph=True)
+    return [torch.autograd.grad(back, start, other, retain_graph=True)[0] for other in others]
+
+
+def _by_rows(tensor: Tensor, rows: int) -> bool:
+    return tensor.dim() > 0 and len(tensor) == rows and tensor.is_floating_point()
+
+
+def _open_part(call: Call, scratch: list[Tensor]) -> Tensor:
+    """For a ReLU, p / max(p, |Δx|) with p the larger output of the two: no difference that cancels."""
+    x, y = call.inputs[0], call.outputs[0]
+    part = torch.empty_like(x)
+    positive = torch.maximum(y[:-1], y[1:], out=part[:-1])
+    step = torch.sub(x[1:], x[:-1], out=_room(scratch, positive)).abs_()
+    positive /= torch.maximum(step, positive, out=step).add_(torch.finfo(x.dtype).tiny)
+    part[-1] = 0
+    return part
+
+
+def _room(scratch: list[Tensor], like: Tensor) -> Tensor:
+    """Memory that is used again for every op of a pass: fresh pages cost more than the arithmetic on them."""
+    if not scratch or scratch[0].numel() < like.numel() or scratch[0].dtype != like.dtype:
+        scratch[:] = [torch.empty(like.numel(), dtype=like.dtype, device=like.device)]
+    return scratch[0][: like.numel()].view(like.shape)
+
+
+def _slopes(call: Call, scratch: list[Tensor]) -> Tensor:
+    """Δy/Δx, and the derivative where Δx is mostly rounding."""
+    x, y = call.inputs[0], call.outputs[0]
+    if call.family not in _PIECES or call.name == "prelu":
+        return slope(call, x, torch.roll(x, -1, 0), y, torch.roll(y, -1, 0))
+    slopes = torch.empty_like(x)
+    step = torch.sub(x[1:], x[:-1], out=_room(scratch, x[1:]))
+    torch.sub(y[1:], y[:-1], out=slopes[:-1]).div_(step)
+    slopes[-1] = 0
+    if call.family == "leaky_relu":  # both ends are on one side of the kink if the step is this small
+        near = step.abs() <= torch.finfo(x.dtype).eps ** (1 / 3) * x[1:].abs()
+    else:
+        near = step == 0
+    if bool(near.any()):
+        slopes[:-1][near] = derivative_where(call, near, x[1:])
+    return slopes
+
+
+_PIECES = frozenset("relu6 clamp leaky_relu".split())  # made of straight pieces
