@@ -15,7 +15,8 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.ops import FAMILIES
-from whence.rules.rescale import derivative_where, slope
+from whence.rules.rescale import replaced_where, slope
+from whence.util.tree import tensors_in
 
 FOLLOWED = frozenset(  # families that these rules can be right for; all but the last group are linear maps, or views
     {family for group in ("view", "linear", "elementwise") for family in FAMILIES[group]} | {"max_pool"}
@@ -84,7 +85,8 @@ def _room(scratch: list[Tensor], like: Tensor) -> Tensor:
 def _slopes(call: Call, scratch: list[Tensor]) -> Tensor:
     """Δy/Δx, and the derivative where Δx is mostly rounding."""
     x, y = call.inputs[0], call.outputs[0]
-    if call.family not in _PIECES or call.name == "prelu":
+    alone = sum(1 for _ in tensors_in([*call.args, *call.kwargs.values()])) == 1
+    if call.family not in _PIECES or not alone:
         return slope(call, x, torch.roll(x, -1, 0), y, torch.roll(y, -1, 0))
     slopes = torch.empty_like(x)
     step = torch.sub(x[1:], x[:-1], out=_room(scratch, x[1:]))
@@ -94,8 +96,7 @@ def _slopes(call: Call, scratch: list[Tensor]) -> Tensor:
         near = step.abs() <= torch.finfo(x.dtype).eps ** (1 / 3) * x[1:].abs()
     else:
         near = step == 0
-    if bool(near.any()):
-        slopes[:-1][near] = derivative_where(call, near, x[1:])
+    replaced_where(call, near, slopes[:-1], [((x[1:], 1.0),)])
     return slopes
 
 
