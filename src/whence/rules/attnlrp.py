@@ -6,6 +6,7 @@ takes its derivative. CP-LRP holds attention and gates constant as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
 from whence.rules.lrp_products import factors, leaders
 from whence.rules.lrp_sums import signs_of, stands, terms_of
+from whence.util.tree import swapped
 
 _AS_ONE = frozenset(
     "scaled_dot_product_attention layer_norm rms_norm grouped_mm sort msort topk kthvalue median".split()
@@ -110,7 +112,7 @@ def uniform_product(call: Call, m: Tensor) -> Gradients:
     weights = leaders(call)
     if weights is None:
         weights = (1 / factors(call),) * len(call.inputs)
-    return _weighed(call, m, weights)
+    return _weighed(call.vjp(m), weights)
 
 
 def constant_product(call: Call, m: Tensor) -> Gradients:
@@ -121,11 +123,11 @@ def constant_product(call: Call, m: Tensor) -> Gradients:
         for held in ("attends", "gates"):
             if weights is None and getattr(a, held) != getattr(b, held):
                 weights = (0.0, 1.0) if getattr(a, held) else (1.0, 0.0)
-    return uniform_product(call, m) if weights is None else _weighed(call, m, weights)
+    return uniform_product(call, m) if weights is None else _weighed(call.vjp(m), weights)
 
 
-def _weighed(call: Call, m: Tensor, weights: tuple[float, ...]) -> list[Tensor | None]:
-    return [None if g is None or not w else g if w == 1 else g * w for g, w in zip(call.vjp(m), weights, strict=True)]
+def _weighed(given: Sequence[Tensor | None], weights: tuple[float, ...]) -> list[Tensor | None]:
+    return [None if g is None or not w else g if w == 1 else g * w for g, w in zip(given, weights, strict=True)]
 
 
 def uniform_attention(call: Call, m: Tensor) -> Gradients:
@@ -141,4 +143,15 @@ def constant_attention(call: Call, m: Tensor) -> Gradients:
 def _by_role(call: Call, m: Tensor, shares: tuple[float, ...]) -> list[Tensor | None]:
     roles = dict(zip(("query", "key", "value"), call.args, strict=False)) | dict(call.kwargs)
     share = {id(roles[name]): s for name, s in zip(("query", "key", "value"), shares, strict=True)}
-    return _weighed(call, m, tuple(share[id(x)] for x in call.inputs))
+    weights = tuple(share[id(x)] for x in call.inputs)
+    maps = roles["query"].shape[:-1].numel() * roles["key"].shape[-2]
+    memo = call.note.memo((maps + 2 * sum(x.numel() for x in call.inputs)) * m.element_size())
+    if memo is None:
+        return _weighed(call.vjp(m), weights)
+    if not memo:  # the op's graph serves all targets
+        inputs = [x.requires_grad_() for x in call.x]
+        swap = {id(x): new for x, new in zip(call.inputs, inputs, strict=True)}
+        with torch.enable_grad():
+            memo["graph"] = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap)), inputs
+    y, inputs = memo["graph"]
+    return _weighed(torch.autograd.grad(y, inputs, m, retain_graph=True, allow_unused=True), weights)

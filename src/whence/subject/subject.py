@@ -66,6 +66,11 @@ class Subject:
             return self.run({"*": derivative}, **plan)
         return self.run(light=True, **plan)
 
+    @property
+    def targets(self) -> int:
+        """How many scores of each row are explained."""
+        return self.target.shape[1] if isinstance(self.target, Tensor) else 1
+
     # ---- derived subjects ----
 
     def resolved(self) -> Subject:

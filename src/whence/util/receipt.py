@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 Make = Callable[[list[int]], list[Any]]  # some rows → an item for each of them
@@ -35,10 +37,23 @@ class Later:
             places.append(place)
             rows.append(row)
         made: list[Any] = [None] * len(self.items)
-        for make, places, rows in asked.values():
-            for place, item in zip(places, make(rows), strict=True):
-                made[place] = item
+        with _no_collection():
+            for make, places, rows in asked.values():
+                for place, item in zip(places, make(rows), strict=True):
+                    made[place] = item
         return made
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Thousands of new dicts have Python look for garbage again and again, which takes a third of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def joined(parts: Sequence[Later | list[Any]]) -> Later | list[Any]:

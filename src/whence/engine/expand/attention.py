@@ -91,11 +91,18 @@ def _rebuilt(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, 
     return p, q, k, v, scale, groups
 
 
-def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) -> list[Tensor]:
-    """A fused attention's own derivative, which shows its probabilities and their gradient on the way."""
+def fused_back(
+    call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None], memo: dict[str, Any] | None = None
+) -> list[Tensor]:
+    """A fused attention's own derivative, which shows its probabilities and their gradient on the way.
+
+    `memo` is where they are kept for further targets.
+    """
     call.x  # says so if the model has overwritten them  # noqa: B018
-    given = operands(call.args, call.kwargs)
-    p, q, k, v, scale, groups = _rebuilt(given)
+    given, memo = operands(call.args, call.kwargs), {} if memo is None else memo
+    if not memo:
+        memo["rebuilt"] = _rebuilt(given)
+    p, q, k, v, scale, groups = memo["rebuilt"]
     to_p = m @ v.mT
     show(p, to_p)
     to_s = to_p * p
@@ -103,13 +110,14 @@ def fused_back(call: Call, m: Tensor, show: Callable[[Tensor, Tensor], None]) ->
     parts = {
         "query": (to_s @ k) * scale, "key": (to_s.mT @ q) * scale, "value": p.mT @ m, "attn_mask": to_s
     }  # fmt: skip
-    total = [torch.zeros_like(x) for x in call.inputs]
+    total: list[Any] = [None] * len(call.inputs)
     for name, part in parts.items():
         for place, x in enumerate(call.inputs):
             if given.get(name) is x:
                 if groups > 1 and name in ("key", "value"):
                     part = part.unflatten(-3, (-1, groups)).sum(-3)
-                total[place] += part.sum_to_size(x.shape)
+                part = part.sum_to_size(x.shape)
+                total[place] = part if total[place] is None else total[place] + part
     return total
 
 

@@ -29,6 +29,7 @@ READS_ATTENTION: dict[str, Any] = {"needs": "attention", "at": False}  # what th
 Receive = Callable[[AttentionMap, Tensor, Tensor | None], None]  # a map (rows, heads, query, key) and its gradient
 Reduce = Callable[[AttentionMap, Tensor, Tensor | None], Tensor]  # the same → (rows, …)
 _FUSED = "scaled_dot_product_attention"
+_ROOM = 1 << 28  # bytes of maps that are kept from one target to the next
 
 
 def read(subject: Subject, reduce: Reduce, *, gradient: bool, hidden: bool = False, readout: Any = "auto") -> Reading:
@@ -65,9 +66,14 @@ def read(subject: Subject, reduce: Reduce, *, gradient: bool, hidden: bool = Fal
 def _run(reading: Reading, auto: bool) -> None:
     """One pass; `auto`: only what comes after the last layers is differentiated, to see where the score reads them."""
 
+    maps: dict[Site, dict[str, Any]] = {}  # of fused calls, for further targets
+
     def _fused(call: Call, m: Any) -> Gradients:
         """The rule of a fused attention: its own derivative, and a look at the map on the way."""
-        return fused_back(call, m, lambda weights, g: reading.came_back(call.site, weights, g))
+        size = m.shape[:-1].numel() * m.shape[-2] * m.element_size()
+        keeps = reading.subject.targets > 1 and (len(maps) + 1) * size < _ROOM
+        memo = maps.setdefault(call.site, {}) if keeps else maps.get(call.site)
+        return fused_back(call, m, lambda weights, g: reading.came_back(call.site, weights, g), memo)
 
     rules: dict[str, Any] = {_FUSED: _fused} if reading.gradient else {}
     done = reading.subject.run(
