@@ -105,6 +105,8 @@ def _columns(given: Any, operator: Any) -> list[Column]:
     """
     found = []
     several = list(operator) if isinstance(operator, list | tuple) and operator else [operator]
+    if len({str(one) for one in several}) < len(several):
+        raise not_allowed("operator", operator, "one way of removing, or several different ones")
     for name, params in named(given, "metric", ParameterError).items():
         entry = known_metrics[params.pop("metric", name)]
         free = operator is not None and "operator" in entry.parameters and "operator" not in params
