@@ -52,8 +52,8 @@ def in_chains(
 ) -> Iterator[tuple[Sequence[Segment], T]]:
     """Call `work(segments)` for chains of so many points, of which neighbours must be in one pass.
 
-    A chain that does not fit goes on in the next pass with the point where it was cut, so that a pass has two rows at
-    least; otherwise as `in_batches` for independent rows. Yields the segments of each pass, and the result.
+    A chain that does not fit goes on in the next pass with the point where it was cut; a pass has two rows at least.
+    Otherwise as `in_batches` for independent rows. Yields the segments of each pass, and the result.
     """
     most = _batch_size(subject, cost, _LINKS, _LINK_BYTES)
     queue = deque(_cut([(chain, 0, points) for chain, points in enumerate(lengths)], most))

@@ -19,12 +19,8 @@ KINKS = frozenset(  # families whose derivative jumps
     "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
 )
 _COARSEST = 1e-5  # precision in which it can be seen whether chords are right for a model
-_START, _MANY, _SMALL = (
-    6,
-    16,
-    1 << 18,
-)  # pieces to begin with; more where the units of a row take less than so many bytes,
-# because they are few, and errors of few units are known less well
+_START = 6  # pieces to begin with
+_MANY, _SMALL = 16, 1 << 18  # where a row takes fewer bytes than this: errors of few units are known less well
 Count = Callable[..., object]
 
 
@@ -49,7 +45,8 @@ def _has_chords(wide: Subject, goal: Goal) -> bool:
     """Whether there are chords for every op that a first pass has met; `Pieces.broken` says where they were wrong."""
     record = wide.record
     followed = not record.unseen and record.families <= FOLLOWED and not wide.rules
-    return followed and goal.precision <= _COARSEST and rows_are_independent(wide)
+    paired = wide.batch_size is None or wide.batch_size > 1  # a chord has two ends, which are rows of one pass
+    return followed and paired and goal.precision <= _COARSEST and rows_are_independent(wide)
 
 
 def _by_chords(wide: Subject, paths: Paths, goal: Goal, count: Count) -> dict[int, Pieces]:
