@@ -510,7 +510,7 @@ def test_tables_fit_into_the_terminal(width, monkeypatch, capsys):
         assert max(map(len, out.splitlines())) <= max(width, 40)  # a column has 20 letters at least
     for name in names.split(","):
         assert f"vs {name}" in out
-        assert out.count(f"\n{name} ") == (1 if width == 400 else out.count("\nmethod") + 1)
+        assert out.count(f"\n{name} ") == (1 if width == 400 else out.count("\nmethod ") + 1)
     monkeypatch.delenv("COLUMNS")
     wide = run(capsys, "zoo")[1].splitlines()  # into a pipe: a line each
     assert len(wide) == 2 + len(zoo.ZOO)

@@ -12,7 +12,7 @@ from whence.adapters import arrays
 from whence.adapters.reachable import modules_behind
 from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
-from whence.util.checks import all_finite
+from whence.util.stats import all_finite
 
 _LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 _HELD = ("mask", "position", "token_type_ids", "labels")

@@ -17,10 +17,9 @@ from whence.results.attribution import Attribution
 from whence.results.forms import embeddings
 from whence.subject import Subject
 from whence.subject.masks import has_tokens, real_units
-from whence.util.checks import all_finite
 from whence.util.keys import input_of
 from whence.util.receipt import Receipt
-from whence.util.stats import completeness
+from whence.util.stats import all_finite, completeness
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,7 +171,7 @@ class _WithWeights(Named):
         seen = linear_maps.positions(rows)
         rows = rows if seen is None else rows[seen]
         memo = call.note.memo((weight.numel() + y.numel()) * y.element_size())
-        maps = linear_maps.dense(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), weight, bias, memo, seen)
+        maps = linear_maps.dense(x.flatten(0, -2), y.flatten(0, -2), weight, bias, memo, seen)
         relevance, lost = rule(maps, rows, self.composite.divide)
         if seen is not None:
             relevance = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, relevance)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.engine.flow import Flow
 from whence.errors import BaselineError, IndependentError, InputError, ModelError, NoAttention, NoRule
-from whence.util.checks import all_finite
+from whence.util.stats import all_finite
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from whence.errors import ParameterError, WhenceError
 
@@ -30,11 +26,6 @@ def check_choice(name: str, value: Any, allowed: Iterable[str], owner: str = "")
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number; True and False are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def all_finite(values: Tensor) -> bool:
-    """Whether no entry is infinite or NaN: a finite sum says so, and only where that overflows each is looked at."""
-    return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
 
 
 def check_count(name: str, value: Any, low: int = 1, owner: str = "") -> None:

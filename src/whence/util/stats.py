@@ -1,9 +1,16 @@
-"""Statistics that several rooms need, each written once: the completeness gap, ranks and rank correlation."""
+"""Statistics that several rooms need, each written once: what is finite, the completeness gap, ranks."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no entry is infinite or NaN: a finite sum says so, and only where that overflows each is looked at."""
+    return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
 
 
 def score_scale(score: Tensor, before: Tensor) -> Tensor:

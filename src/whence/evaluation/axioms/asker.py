@@ -164,7 +164,7 @@ class Asker:
         more = {"baseline": x0} if "baseline" in inspect.signature(own).parameters else {}
         with suspended(), scope(model):
             values = own(model, x, torch.zeros(len(x), dtype=torch.long, device=x.device), **more)
-        values = torch.as_tensor(values).detach().to(x.device)
+        values = torch.as_tensor(values, device=x.device).detach()
         if values.shape != x.shape:
             raise NotMeasured(f"it gave values of shape {tuple(values.shape)} for inputs of shape {tuple(x.shape)}")
         if idle is None:

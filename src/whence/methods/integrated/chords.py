@@ -47,6 +47,7 @@ class Pieces:
     weights: tuple[float, ...]  # of its paths
     max_steps: int
     start: int  # pieces of a path to begin with
+    margin: float = 1.0  # times the error that is seen: what is said of it
     scheme: str = "chords"
     total: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))
     evaluations: int = 0
@@ -95,6 +96,7 @@ class Pieces:
         self.total = self._parts.sum(0)
         self.gap = abs(self._rise - float(self.total.double().sum())) / self._scale
         sizes, seen = self._sizes(goal)
+        seen *= self.margin
         self.error = max(seen * (1 + _FEW / _count(sizes)), _SAID * goal.reach)
         self.done = self.gap <= goal.reach and self.error <= goal.reach
         if not self.done:

@@ -19,8 +19,8 @@ KINKS = frozenset(  # families whose derivative jumps
     "relu relu6 leaky_relu clamp selu hardswish hardsigmoid softshrink hardshrink abs max_pool max sort rnn".split()
 )
 _COARSEST = 1e-5  # precision in which it can be seen whether chords are right for a model
-_START = 6  # pieces to begin with
-_MANY, _SMALL = 16, 1 << 18  # where a row takes fewer bytes than this: errors of few units are known less well
+_LARGE, _SMALL = (6, 1.0), (16, 2.0)  # pieces to begin with, and a margin: errors of few units are known less well
+_FEW = 1 << 18  # bytes of a row, below which units are few
 Count = Callable[..., object]
 
 
@@ -50,8 +50,8 @@ def _has_chords(wide: Subject, goal: Goal) -> bool:
 
 
 def _by_chords(wide: Subject, paths: Paths, goal: Goal, count: Count) -> dict[int, Pieces]:
-    start = _MANY if wide.record.bytes_per_row < _SMALL else _START
-    states = {row: Pieces(paths.weights, goal.max_steps, start) for row in range(wide.rows)}
+    how = _SMALL if wide.record.bytes_per_row < _FEW else _LARGE
+    states = {row: Pieces(paths.weights, goal.max_steps, *how) for row in range(wide.rows)}
     while asked := [(row, chain) for row, state in states.items() for chain in state.wanted]:
         found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in asked]
         for chain, parts, scores in contributions(wide, paths, [(row, *chain) for row, chain in asked]):
