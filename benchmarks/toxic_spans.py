@@ -48,6 +48,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # a method that is not here runs 
 }
 ON_REQUEST = {  # not among the defaults, and why
     "path_integrated_gradients": "without a path of your own it is integrated_gradients",
+    **dict.fromkeys(("grad_cam", "guided_grad_cam"), "for images and signals"),
     **dict.fromkeys(("smoothgrad", "expected_gradients", "occlusion", "shapley", "kernel_shap", "lime"), "expensive"),
 }
 

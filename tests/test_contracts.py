@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.models import (
-    ATTENTIVE,
     CASES,
     CLASSES,
     FEW,
     Case,
-    attentive,
     close,
     first_tensor,
+    fits,
+    fitting,
     reads_attention,
     row_of,
 )
@@ -38,7 +38,7 @@ def pairs(few: tuple[str, ...]) -> pytest.MarkDecorator:
             pytest.param(method, CASES[name], id=f"{method}-{name}", marks=() if name in few else pytest.mark.every)
             for method in whence.methods
             for name in CASES
-            if not reads_attention(method) or name.startswith(ATTENTIVE)
+            if fits(method, name)
         ],
     )
 
@@ -79,8 +79,10 @@ def test_values_have_the_shape_and_dtype_of_the_input_and_are_finite(method: str
 
 
 def shape_of(method: str, case: Case, inputs: Any) -> tuple[int, ...]:
-    """The input's, or for what reads attention one number per position."""
+    """The input's; for what reads attention or maps, one number per position."""
     shape = tuple(first_tensor(inputs).shape)
+    if method == "grad_cam":
+        return (3, 2, 2) if case.name.startswith("vit") else (3, 5, 5)
     if not reads_attention(method):
         return shape
     return (3, 2, 2) if case.name.startswith("vit") else shape[:2]
@@ -169,7 +171,7 @@ def test_the_same_seed_gives_the_same_numbers(method: str, case: Case) -> None:
 @METHODS
 @pytest.mark.parametrize("name", mostly_slow(["residual_cnn", "bert_sdpa"], ["residual_cnn"]))
 def test_the_callers_modes_do_not_matter(method: str, name: str) -> None:
-    model, inputs = attentive(method, name).make()
+    model, inputs = fitting(method, name).make()
     plain = explain(model, inputs, method).raw
     with torch.no_grad():
         close(explain(model, inputs, method).raw, plain, 1e-14)
@@ -188,7 +190,7 @@ def test_the_callers_modes_do_not_matter(method: str, name: str) -> None:
 @pytest.mark.parametrize("dtype", mostly_slow([torch.bfloat16, torch.float16], [torch.bfloat16]))
 @pytest.mark.parametrize("name", ["mlp_module", "residual_cnn", "bert_sdpa"])
 def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) -> None:
-    model, inputs = attentive(method, name).make()
+    model, inputs = fitting(method, name).make()
     model = model.to(dtype).double()  # the same model: with its weights unrounded, LRP gives other answers
     inputs = inputs.to(dtype).double() if isinstance(inputs, Tensor) else inputs
     exact = explain(model, inputs, method)
@@ -209,7 +211,7 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
 
 @A_FEW_METHODS
 def test_four_threads_give_bit_equal_results(method: str) -> None:
-    model, inputs = attentive(method, "residual_cnn").make()
+    model, inputs = fitting(method, "residual_cnn").make()
     model.train()
     alone = explain(model, inputs, method).raw
     found: list[Tensor] = []
@@ -232,7 +234,7 @@ def test_four_threads_give_bit_equal_results(method: str) -> None:
 
 @METHODS
 def test_a_nested_explain_works(method: str) -> None:
-    model, x = attentive(method, "mlp_functional").make()
+    model, x = fitting(method, "mlp_functional").make()
     inner_alone = explain(model, x, "guided_backprop", target=0).values
     seen: list[Tensor] = []
 
@@ -247,7 +249,7 @@ def test_a_nested_explain_works(method: str) -> None:
 
 @METHODS
 def test_output_space_and_callables(method: str) -> None:
-    model, x = attentive(method, "mlp_functional").make()
+    model, x = fitting(method, "mlp_functional").make()
     probability = explain(model, x, method, target=1, output="probability")
     close(probability.output_value, model(x).softmax(1)[:, 1].detach(), 1e-12)
     by_hand = explain(model, x, method, target=lambda y: y.softmax(1)[:, 1])
@@ -307,7 +309,7 @@ def _same(a: Any, b: Any) -> bool:
 @A_FEW_METHODS
 def test_nothing_waits_for_the_garbage_collector(method: str) -> None:
     """A graph that holds its pass, which holds the graph, would fill the memory of a long run."""
-    model, inputs = CASES["bert_sdpa"].make()
+    model, inputs = fitting(method, "bert_sdpa").make()
     explain(model, inputs, method, target=0)
     gc.collect()
     gc.disable()

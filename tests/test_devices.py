@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from tests.support.models import CASES, attentive, close
+from tests.support.models import CASES, close, fitting
 from tests.support.slow import mostly_slow
 
 pytestmark = [
@@ -44,7 +44,7 @@ def test_every_factory_names_its_device(file: Path) -> None:
     mostly_slow(["mlp_functional", "residual_cnn", "lstm", "bert_sdpa", "vit_eager"], ["residual_cnn", "bert_sdpa"]),
 )
 def test_the_default_device_does_not_matter(method: str, name: str) -> None:
-    model, inputs = attentive(method, name).make()
+    model, inputs = fitting(method, name).make()
     plain = whence.explain(model, inputs, method=method)
     with torch.device("meta"):
         found = whence.explain(model, inputs, method=method)

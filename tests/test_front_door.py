@@ -489,12 +489,14 @@ def test_methods_have_their_usual_names_too(alias: str, name: str) -> None:
     assert alias in whence.methods
 
 
-def test_gradcam_and_attention_are_read_from_attention() -> None:
+def test_attention_is_read_from_attention_and_gradcam_from_maps() -> None:
     model, inputs = CASES["bert_sdpa"].make()
-    assert whence.methods["GradCAM"].name == "attention_gradcam"
+    assert whence.methods["GradCAM"].name == "grad_cam"
     assert whence.explain(model, inputs, method="attention").method == "raw_attention"
-    with pytest.raises(whence.NoAttention, match="attention_gradcam reads attention, but this model has none"):
+    with pytest.raises(whence.MethodError, match="grad_cam lays a layer's maps over an image or a signal"):
         whence.explain(RELU, X, method="grad-cam")
+    with pytest.raises(whence.MethodError, match=r"'input_ids' holds ids(.|\n)*attention_gradcam for attention"):
+        whence.explain(model, inputs, method="gradcam")
 
 
 def test_tables_know_aliases() -> None:

@@ -50,9 +50,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "an LSTM": Recurrent,
 }
 RUNS = ("leave_one_out", "occlusion", "shapley", "kernel_shap", "lime", "random")
-PROPAGATES = [
-    name for name, entry in whence.methods.items() if name not in RUNS and entry.facts.get("needs") != "attention"
-]
+PROPAGATES = [name for name, entry in whence.methods.items() if name not in RUNS and "needs" not in entry.facts]
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whence
-from tests.support.models import close
+from tests.support.models import close, fits
 from tests.support.slow import mostly_slow
 
 pytestmark = pytest.mark.shared
@@ -54,7 +54,9 @@ def test_gradients_at_hidden_states_are_the_authors(
 # ---- a trained BERT on real posts ----
 
 
-@pytest.mark.parametrize("method", mostly_slow(whence.methods, ["gradient", "lrp", "rollout"]))
+@pytest.mark.parametrize(
+    "method", mostly_slow([m for m in whence.methods if fits(m, "bert_sdpa")], ["gradient", "lrp", "rollout"])
+)
 @pytest.mark.filterwarnings("ignore:.*hidden dimension of each token.*:whence.WhenceWarning")
 def test_real_posts_alone_and_in_a_padded_batch(data: Any, method: str) -> None:
     from transformers import AutoTokenizer, BertForSequenceClassification

@@ -241,13 +241,21 @@ def close(a: Tensor, b: Tensor, rtol: float) -> None:
     assert apart <= rtol * float(b.abs().max()), f"apart by {apart:.3g}, largest {float(b.abs().max()):.3g}"
 
 
-ATTENTIVE = ("bert", "gpt2", "llama", "vit", "multihead")
+HAVE = {  # beginnings of the cases that have what some methods need, the usual one first
+    "attention": ("multihead", "bert", "gpt2", "llama", "vit"),
+    "maps": ("residual_cnn", "vit"),
+}
 
 
 def reads_attention(method: str) -> bool:
     return whence.methods[method].facts.get("needs") == "attention"
 
 
-def attentive(method: str, name: str) -> Case:
-    """The case, or one with attention for methods that read it."""
-    return CASES["multihead"] if reads_attention(method) and not name.startswith(ATTENTIVE) else CASES[name]
+def fits(method: str, name: str) -> bool:
+    """Whether a case has what the method needs."""
+    return name.startswith(HAVE.get(whence.methods[method].facts.get("needs"), ""))
+
+
+def fitting(method: str, name: str) -> Case:
+    """The case, or one that has what the method needs."""
+    return CASES[name] if fits(method, name) else CASES[HAVE[whence.methods[method].facts["needs"]][0]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whence.adapters import arrays
-from whence.adapters.tensors import adapt
+from whence.adapters.tensors import adapt, canonical
 from whence.engine.ops import known_names
 from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
 from whence.methods import Method, methods
@@ -64,9 +64,12 @@ def subject_of(
     check_options(options, facts)
     if options.at is not None and not facts.get("at", True):
         raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
-    adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=options.at, names=options.names)
+    reads = facts.get("at") == "read"
+    at = None if reads else options.at
+    adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=at, names=options.names)
     subject = replace(
         adapted,
+        layer=canonical(adapted.root, options.at) if reads and options.at is not None else None,
         target=read_target(options.target, adapted.rows),
         output=options.output,
         seeds=(options.seed,) * adapted.rows if type(options.seed) is int else seeds_of(options.seed, adapted.rows),

@@ -34,7 +34,7 @@ def adapt(
         _check(name, named[name], role, rows)
     underneath = roles
     if at is not None:
-        at = _canonical(root, at)
+        at = canonical(root, at)
         roles = {}
     return Subject(
         function, root, named, form, roles, rows, method,
@@ -183,7 +183,7 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
         )
 
 
-def _canonical(root: nn.Module | None, at: Any) -> str:
+def canonical(root: nn.Module | None, at: Any) -> str:
     """The path as the engine names it (a module may have several names), with the number of the call."""
     if not isinstance(at, str):
         raise InputError(f'at={at!r} is not a module path.\n  Give a string, such as at="encoder.layer.0".')

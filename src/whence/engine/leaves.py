@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from whence.engine.ops import Spelling
 from whence.engine.outputs import floating
+from whence.engine.places import place
 from whence.engine.trackers import Birth
 from whence.engine.trackers.ids import Ids, looked_up, with_ids
 from whence.errors import BaselineError, ModelError
@@ -74,13 +75,12 @@ class Leaves:
 
     @property
     def path(self) -> str:
-        return (self.at or "").partition("@")[0]
+        return place(self.at or "").path
 
     @property
     def call(self) -> int | None:
         """Which of the module's calls is explained, from 1; None if it was not said."""
-        number = (self.at or "").partition("@")[2]
-        return int(number) if number else None
+        return place(self.at or "").call
 
     def enter(self, flow: Flow, key: str, value: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""

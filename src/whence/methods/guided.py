@@ -42,6 +42,9 @@ def _table(relu: Rule, leaky: Rule, smooth: Rule) -> dict[str, Rule]:
     return {"relu": relu, "relu6": relu, "leaky_relu": leaky, **dict.fromkeys(_SMOOTH, smooth), "max": derivative}
 
 
+GUIDED = _table(positive_both, positive_part, positive_evidence)
+
+
 @method(
     "deconvnet",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
@@ -63,4 +66,4 @@ def deconvnet(subject: Subject) -> dict[str, Tensor]:
 )
 def guided_backprop(subject: Subject) -> dict[str, Tensor]:
     """The gradient in which a ReLU passes positive signals of positive activations only, m·1[x>0]·1[m>0]."""
-    return subject.run(_table(positive_both, positive_part, positive_evidence)).pull()
+    return subject.run(GUIDED).pull()

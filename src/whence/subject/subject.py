@@ -37,6 +37,7 @@ class Subject:
     target: Target = None
     output: Output = "logit"
     at: str | None = None
+    layer: str | None = None  # where a method reads that explains the inputs all the same
     input_roles: Mapping[str, Role] = field(default_factory=dict)  # the roles as they would be without `at`
     seeds: tuple[int, ...] = ()
     total_rows: int = 0  # how many rows the user gave

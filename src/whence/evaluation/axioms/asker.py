@@ -144,6 +144,7 @@ class Asker:
                 function, inputs, method=self.line.method, target=0, baseline=baseline or None, wrt=wrt,
                 seed=self.seed, progress=False, **self._units(), **params,
             )  # fmt: skip
+        a = a if a.image_size is None else a.to_image_size()
         return {name: a.values} if a.one_input else a.by_name()
 
     def _called(

@@ -108,7 +108,6 @@ def grad_sam(subject: Subject, *, axis: Literal["query", "key"] = "query", rows:
 @method(
     "attention_gradcam",
     paper="Selvaraju et al. 2017, arXiv:1610.02391",
-    aliases=("gradcam",),
     order=90,
     **READS_ATTENTION,
 )
