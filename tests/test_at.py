@@ -170,3 +170,71 @@ def test_hidden_axes_are_known_without_a_mask() -> None:
 
     a = explain(Text(), {"input_ids": torch.ones(2, 3).long()}, at="dense", channels="sum")
     assert a.values.shape == (2, 3)
+
+
+# ---- what modules give ----
+
+
+def test_activations_are_what_a_module_gives() -> None:
+    model, x = CASES["residual_cnn"].make()
+    model.train()
+    seen: list[Tensor] = []
+    handle = model.relu.register_forward_hook(lambda module, args, output: seen.append(output.clone()))
+    with torch.no_grad():
+        model.eval()(x)
+    handle.remove()
+    model.train()
+    found = whence.activations(model, x, at=["relu@1", "relu@2", "norm"])
+    assert list(found) == ["relu@1", "relu@2", "norm"]
+    close(found["relu@1"], seen[0], 1e-14)
+    close(found["relu@2"], seen[1], 1e-14)
+    assert float(found["norm"].min()) < 0  # before the ReLU that overwrites it
+    assert not found["norm"].requires_grad
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+
+
+def test_activations_of_several_outputs_come_by_name() -> None:
+    model = Recurrent(batch_first=False)
+    found = whence.activations(model, WIDE, at="rnn")
+    sequence, (h, _) = model.rnn(WIDE.transpose(0, 1))
+    assert list(found) == ["output", "h_n", "c_n"]
+    close(found["output"], sequence.transpose(0, 1).detach(), 1e-14)
+    close(found["h_n"], h.transpose(0, 1).detach(), 1e-14)
+    clf = whence.load("zoo:sentiment")
+    assert whence.activations(clf, ["good", "a dull film"], at="bert.embeddings").shape[:1] == (2,)
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("relu", r'The module .relu. runs 2 times(.|\n)*"relu@1" to "relu@2"'),
+        ("relu@3", "'relu@3': the module 'relu' ran 2 times"),
+        ("nothing", "at='nothing' is not a module"),
+        ("relu@x", "after @ comes the number of the call"),
+        (3, "at=3 is not a module path"),
+    ],
+)
+def test_a_place_that_is_not_there_has_no_activations(at: Any, message: str) -> None:
+    model, x = CASES["residual_cnn"].make()
+    with pytest.raises(whence.InputError, match=message):
+        whence.activations(model, x, at=at)
+
+
+def test_a_model_that_raises_on_the_way_to_its_module_is_left_as_it_was() -> None:
+    model, x = CASES["residual_cnn"].make()
+    with pytest.raises(whence.ModelError, match="The model raised"):
+        whence.activations(model, x[:, :1], at="out")
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "deeplift", "lrp"])
+def test_a_modules_values_are_kept_beside_its_explanation(method: str) -> None:
+    model, x = CASES["residual_cnn"].make()
+    a = whence.explain(model, x, method=method, at="pool", keep="activation", target=0, batch_size=2)
+    (kept,) = a.kept["activation"]
+    close(kept, whence.activations(model, x, at="pool"), 1e-12)
+    a = whence.explain(model, x, method="grad_cam", at="relu@2", keep=("activation",), target=0)
+    close(a.kept["activation"][0], whence.activations(model, x, at="relu@2"), 1e-12)
+    assert len(gradient(Recurrent(), WIDE, at="rnn", target=1, keep="activation").kept["activation"]) == 3
+    with pytest.raises(whence.ParameterError, match='keep="activation" keeps what a module gives, but none is named'):
+        whence.explain(model, x, method=method, keep="activation", target=0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from whence.adapters.load import load
     from whence.adapters.wrapped import wrap
-    from whence.api import compare, explain, trace
+    from whence.api import activations, compare, explain, trace
     from whence.engine.call import Call, derivative
     from whence.errors import (
         BaselineError,
@@ -45,7 +45,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [  # noqa: RUF022  (in four groups)
     # verbs
-    "load", "wrap", "explain", "compare", "trace", "evaluate", "recommend", "axioms",
+    "load", "wrap", "explain", "activations", "compare", "trace", "evaluate", "recommend", "axioms",
     # results
     "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable",
     # extension points
@@ -57,7 +57,7 @@ __all__ = [  # noqa: RUF022  (in four groups)
 
 _MODULES = {  # where each name is defined; errors are in whence.errors, `methods` and `metrics` see below
     "load": "adapters.load", "wrap": "adapters.wrapped",
-    "explain": "api", "compare": "api", "trace": "api",
+    "explain": "api", "activations": "api", "compare": "api", "trace": "api",
     "evaluate": "evaluation.evaluate", "recommend": "evaluation.recommend", "axioms": "evaluation.axioms",
     "Attribution": "results.attribution", "Comparison": "results.comparison", "Trace": "results.trace",
     "Scoreboard": "evaluation.scoreboard", "Recommendation": "evaluation.recommend", "AxiomTable": "evaluation.axioms",

@@ -1,4 +1,4 @@
-"""The front door: explain, compare, trace. The whole flow is on this page."""
+"""The front door: explain, activations, compare, trace. The whole flow is on this page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from whence.adapters.activations import activations_of
 from whence.adapters.collect import collect
 from whence.adapters.options import Options, by_method, check_options, named_rules, seeds_of, subject_of
 from whence.adapters.reachable import modules_behind
@@ -15,7 +16,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
-from whence.errors import DivergedError, ParameterError, emit, gathered
+from whence.errors import DivergedError, InputError, ParameterError, emit, gathered
 from whence.methods import Method, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
@@ -146,6 +147,27 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
         per_token, complete = "l2" if slopes else "sum", method.facts.get("complete", False)
         attribution = join(subject, parts, k_shown, params, options.channels, per_token, complete)
         return with_feature_names(attribution, subject) if subject.feature_names else attribution
+
+
+def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:
+    """What a module gives for these inputs: its tensor with rows first, or a dict by name where it has several.
+
+    `at` is its path, or "path@2" for its second call; a list of paths gives a dict by path. Nothing after it is run.
+
+    >>> import torch, whence
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> whence.activations(model, torch.ones(1, 3), at="1").shape
+    torch.Size([1, 4])
+    """
+    if isinstance(at, list | tuple):
+        return {path: activations(model, inputs, at=path) for path in at}
+    if isinstance(model, Wrapped):
+        (request, *others) = model.requests(inputs, None, None, True)
+        if others:
+            raise InputError("These rows take several forward passes.\n  Give one row, or rows of like length.")
+        return activations(request.model, request.inputs, at=at)
+    with suspended():
+        return activations_of(model, inputs, at)
 
 
 def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:

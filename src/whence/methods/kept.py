@@ -10,11 +10,11 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
-from whence.subject import Subject
+from whence.subject import Subject, inside
 from whence.subject.passes import IN_PLACE, stacked
 
-NAMES = ("attention", "attention_gradient", "attention_relevance", "head_relevance", "hidden")
-PER_TARGET = frozenset(NAMES) - {"attention", "hidden"}
+NAMES = ("attention", "attention_gradient", "attention_relevance", "head_relevance", "hidden", "activation")
+PER_TARGET = frozenset(NAMES) - {"attention", "hidden", "activation"}
 _EXPAND = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 
 
@@ -38,6 +38,8 @@ def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> d
         return by_name
     from whence.methods.relevance.reading import relevance_of_attention
 
+    if "activation" in names:
+        by_name["activation"] = _activation(subject)
     if set(names) & {"attention", "attention_gradient", "hidden"}:
         by_name |= _values(subject, names)
     if "attention_relevance" in names:
@@ -48,6 +50,17 @@ def kept(subject: Subject, names: Sequence[str], params: Mapping[str, Any]) -> d
     if "head_relevance" in names:
         by_name["head_relevance"] = heads
     return by_name
+
+
+def _activation(subject: Subject) -> list[Tensor]:
+    """What the module gives that is explained, or at which the method reads: each of its floating tensors."""
+    if subject.at is not None:
+        return list(subject.values.values())
+    if subject.layer is None:
+        raise ParameterError(
+            'keep="activation" keeps what a module gives, but none is named.\n  Name one with at=, or leave it out.'
+        )
+    return [inside.read(subject, subject.layer).value]
 
 
 def _values(subject: Subject, names: Sequence[str], copies: bool = False) -> dict[str, list[Tensor]]:

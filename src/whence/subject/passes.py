@@ -154,7 +154,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     if measures:
         drawn = not torch.equal(torch.get_rng_state(), random)
         if drawn and not subject.values:  # what is substituted cannot be given to the plain model
-            chance.warn_of_chance(subject.method, held, lambda: _scored(subject, _plain(subject, leaves)))
+            chance.warn_of_chance(subject.method, held, lambda: _scored(subject, plain_output(subject, leaves)))
         facts.score, facts.index = score.detach(), index
         if not (callable(subject.target) or isinstance(output, Tensor)):
             subject.record.overall |= logits.scores_from(output)
@@ -183,7 +183,7 @@ def _elsewhere(subject: Subject) -> str:
     rewind()
     try:
         with torch.no_grad():
-            _plain(subject, {})
+            plain_output(subject)
     except Exception:
         return ""
     return (
@@ -197,12 +197,12 @@ def _alone(subject: Subject, flow: Flow) -> None:
     """The model as it is, on what this pass gave it."""
     rewind()
     with torch.enable_grad():
-        _plain(subject, flow.leaves.tensors)
+        plain_output(subject, flow.leaves.tensors)
 
 
-def _plain(subject: Subject, leaves: Mapping[str, Tensor]) -> Any:
+def plain_output(subject: Subject, leaves: Mapping[str, Tensor] | None = None) -> Any:
     """The model's output outside of any explanation, on these leaves in the place of values."""
-    put = {name: leaf for name, leaf in leaves.items() if subject.roles.get(name) == "value"}
+    put = {name: leaf for name, leaf in (leaves or {}).items() if subject.roles.get(name) == "value"}
     given = {name: _copied(put.get(name, value)) for name, value in subject.inputs.items()}
     with Watch():
         return subject.model(**given) if subject.form == "dict" else subject.model(*given.values())
