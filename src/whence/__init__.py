@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from whence.results.comparison import Comparison
     from whence.results.trace import Trace
     from whence.subject.named_baselines import neutral
+    from whence.subject.neurons import neuron
 
 __version__ = "0.1.0.dev0"
 
@@ -49,7 +50,7 @@ __all__ = [  # noqa: RUF022  (in four groups)
     # results
     "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable",
     # extension points
-    "method", "methods", "metric", "metrics", "Call", "derivative", "neutral",
+    "method", "methods", "metric", "metrics", "Call", "derivative", "neutral", "neuron",
     # errors
     "WhenceError", "BaselineError", "DivergedError", "FileError", "IndependentError", "InputError", "MethodError",
     "ModelError", "NoAttention", "NoRule", "ParameterError", "RuleError", "TargetError", "WhenceWarning",
@@ -63,6 +64,7 @@ _MODULES = {  # where each name is defined; errors are in whence.errors, `method
     "Scoreboard": "evaluation.scoreboard", "Recommendation": "evaluation.recommend", "AxiomTable": "evaluation.axioms",
     "method": "methods", "metric": "evaluation.metrics",
     "Call": "engine.call", "derivative": "engine.call", "neutral": "subject.named_baselines",
+    "neuron": "subject.neurons",
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from whence.adapters.activations import activations_of
 from whence.adapters.collect import collect
 from whence.adapters.options import Options, by_method, check_options, named_rules, seeds_of, subject_of
 from whence.adapters.reachable import modules_behind
@@ -166,6 +165,8 @@ def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:
         if others:
             raise InputError("These rows take several forward passes.\n  Give one row, or rows of like length.")
         return activations(request.model, request.inputs, at=at)
+    from whence.adapters.activations import activations_of
+
     with suspended():
         return activations_of(model, inputs, at)
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whence.adapters.tensors import adapt, canonical
-from whence.engine import blame
 from whence.engine.places import place
-from whence.engine.scope import rewind, scope
-from whence.errors import WhenceError
-from whence.subject import Subject
-from whence.subject.passes import plain_output
-from whence.subject.up_to import UpTo
+from whence.engine.scope import scope
+from whence.subject.up_to import UpTo, run_alone
 
 
 def activations_of(model: Any, inputs: Any, at: Any) -> Tensor | dict[str, Tensor]:
@@ -25,19 +20,7 @@ def activations_of(model: Any, inputs: Any, at: Any) -> Tensor | dict[str, Tenso
     assert subject.root is not None
     up_to = UpTo(subject.model, subject.root, place(written))
     with scope(subject.root):
-        up_to.check(_output(replace(subject, model=up_to.counting())))
-        found = up_to.tensors(_output(replace(subject, model=up_to)))
+        up_to.check(run_alone(replace(subject, model=up_to.counting())))
+        found = up_to.tensors(run_alone(replace(subject, model=up_to)))
     found = {name: tensor.detach().clone() for name, tensor in found.items()}
     return next(iter(found.values())) if len(found) == 1 else found
-
-
-def _output(subject: Subject) -> Any:
-    """One run of the model, without a graph."""
-    rewind()
-    try:
-        with torch.no_grad():
-            return plain_output(subject)
-    except Exception as error:
-        if isinstance(error, WhenceError) or blame.out_of_memory(error):
-            raise
-        raise blame.of_model(error, subject.model, subject.inputs, subject.root) from error

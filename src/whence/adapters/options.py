@@ -9,10 +9,12 @@ from typing import Any
 from whence.adapters import arrays
 from whence.adapters.tensors import adapt, canonical
 from whence.engine.ops import known_names
+from whence.engine.places import place
 from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
 from whence.methods import Method, methods
 from whence.registry import Entry
 from whence.subject import Record, Subject, baselines
+from whence.subject.neurons import Neuron, up_to
 from whence.subject.targets import read_target
 from whence.util.checks import check_choice, check_count, is_whole, not_allowed
 
@@ -67,6 +69,9 @@ def subject_of(
     reads = facts.get("at") == "read"
     at = None if reads else options.at
     adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=at, names=options.names)
+    if isinstance(options.target, Neuron):
+        unit = options.target
+        adapted = up_to(adapted, unit, place(canonical(adapted.root, unit.path, "neuron")))
     subject = replace(
         adapted,
         layer=canonical(adapted.root, options.at) if reads and options.at is not None else None,

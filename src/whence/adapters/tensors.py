@@ -183,19 +183,21 @@ def _check(name: str, value: Tensor, role: Role, rows: int) -> None:
         )
 
 
-def canonical(root: nn.Module | None, at: Any) -> str:
+def canonical(root: nn.Module | None, at: Any, word: str = "at") -> str:
     """The path as the engine names it (a module may have several names), with the number of the call."""
     if not isinstance(at, str):
-        raise InputError(f'at={at!r} is not a module path.\n  Give a string, such as at="encoder.layer.0".')
+        raise InputError(f'{word}={at!r} is not a module path.\n  Give a string, such as {word}="encoder.layer.0".')
     if root is None:
-        raise InputError(f"at={at!r} names a module, but the model is a plain function.\n  Give the nn.Module itself.")
+        raise InputError(
+            f"{word}={at!r} names a module, but the model is a plain function.\n  Give the nn.Module itself."
+        )
     path, mark, call = at.partition("@")
     if mark and not (call.isascii() and call.isdigit() and int(call) > 0):
-        raise InputError(f"at={at!r}: after @ comes the number of the call, from 1.")
+        raise InputError(f"{word}={at!r}: after @ comes the number of the call, from 1.")
     modules = dict(root.named_modules(remove_duplicate=False))
     if not path or path not in modules:
         raise InputError(
-            f"at={at!r} is not a module of the model. {did_you_mean(path, [name for name in modules if name])}"
+            f"{word}={at!r} is not a module of the model. {did_you_mean(path, [name for name in modules if name])}"
         )
     first = next(name for name, module in root.named_modules() if module is modules[path])
     return first + mark + call

@@ -10,7 +10,7 @@ from torch import Tensor
 from whence.engine.call import derivative
 from whence.engine.captures import Site, layer_of, layers
 from whence.errors import ParameterError
-from whence.subject import Subject, inside
+from whence.subject import Subject
 from whence.subject.passes import IN_PLACE, stacked
 
 NAMES = ("attention", "attention_gradient", "attention_relevance", "head_relevance", "hidden", "activation")
@@ -60,6 +60,8 @@ def _activation(subject: Subject) -> list[Tensor]:
         raise ParameterError(
             'keep="activation" keeps what a module gives, but none is named.\n  Name one with at=, or leave it out.'
         )
+    from whence.subject import inside
+
     return [inside.read(subject, subject.layer).value]
 
 

@@ -16,6 +16,7 @@ from whence.subject import passes
 from whence.subject.passes import Pass
 from whence.subject.record import Measured, Record
 from whence.subject.targets import Output, Target
+from whence.subject.up_to import UpTo, check_calls
 
 if TYPE_CHECKING:
     from whence.subject.baselines import Baseline
@@ -57,6 +58,8 @@ class Subject:
 
     def run(self, rules: Mapping[str, Rule] | None = None, **plan: Any) -> Pass:
         """One forward pass under the engine, ready to be pulled back by `rules`; see `Plan` for the rest."""
+        if isinstance(self.model, UpTo) and not self.record.forwards:
+            check_calls(self, self.model)
         return passes.run(self, Plan(rules, **plan))
 
     def run_again(self, **plan: Any) -> Pass:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
+from whence.engine import blame
+from whence.engine.custom_functions import suspended
 from whence.engine.outputs import floating
 from whence.engine.places import Place
-from whence.errors import InputError
+from whence.engine.scope import rewind
+from whence.errors import InputError, WhenceError
+from whence.subject.passes import plain_output
+
+if TYPE_CHECKING:
+    from whence.subject.subject import Subject
 
 
 class _Reached(BaseException):
@@ -29,6 +37,7 @@ class UpTo:
     model: Callable[..., Any]
     root: nn.Module
     place: Place
+    first: bool = False  # of its output, the first floating tensor, rows first
     leaves: bool = True  # False: run to the end, and give how often the module ran
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +55,7 @@ class UpTo:
         try:
             self.model(*args, **kwargs)
         except _Reached as reached:
-            return reached.output
+            return next(iter(self.tensors(reached.output).values())) if self.first else reached.output
         finally:
             handle.remove()
         if self.leaves:
@@ -84,3 +93,21 @@ class UpTo:
         if not parts:
             raise InputError(f"The module {self.place.path!r} gives no floating tensor.\n  Name another one.")
         return {name: tensor.movedim(axis, 0) if axis else tensor for name, tensor, axis in parts}
+
+
+def run_alone(subject: Subject) -> Any:
+    """The model's output in a plain run without a graph."""
+    rewind()
+    try:
+        with torch.no_grad():
+            return plain_output(subject)
+    except Exception as error:
+        if isinstance(error, WhenceError) or blame.out_of_memory(error):
+            raise
+        raise blame.of_model(error, subject.model, subject.inputs, subject.root) from error
+
+
+def check_calls(subject: Subject, model: UpTo) -> None:
+    """Before the first pass of a model up to a module: whether it runs, and whether it is said which call is meant."""
+    with suspended():
+        model.check(run_alone(replace(subject, model=model.counting())))
