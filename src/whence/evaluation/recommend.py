@@ -32,7 +32,7 @@ FEW = 6  # rows: with fewer, 2^(1 − rows), the least error that a statement ca
 
 GUARANTEE = (
     "In at most 5 % of data sets is a method called better than random that is not; and in at most 5 % is one called "
-    "worse than the best that is as good."
+    "worse than the best that is as good. This supposes scores of similar shape for methods that are equally good."
 )
 
 
@@ -117,8 +117,9 @@ def recommend(
     """Measure the methods on some rows within a budget of seconds, and rank them by faithfulness, then cost.
 
     In at most 5 % of data sets is a method called better than random that is not; and in at most 5 % is one called
-    worse than the best that is as good. Rows with equal inputs count once. The budget covers everything: methods that
-    do not fit are left out, and named.
+    worse than the best that is as good. This supposes scores of similar shape for methods that are equally good
+    (docs/evaluation.md has what was simulated). Rows with equal inputs count once. The budget covers everything:
+    methods that do not fit are left out, and named.
     """
     clock = Clock(seconds)
     _check(rows, seconds, seed)
