@@ -589,7 +589,7 @@ def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo)
     cases = demo.read_text().split('<section id="')[1:]
     told = {case.split('"')[0]: case.split("How far the methods agree")[1] for case in cases}
     for name, after in told.items():
-        assert ("Of gradient, " in after.partition("magnitudes are ranked here")[0]) == ("fashion" not in name)
+        assert (", of gradient, " in after.partition(" magnitudes are ranked, ")[0]) == ("fashion" not in name)
 
 
 def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypatch, recwarn):

@@ -640,3 +640,13 @@ def test_data_sets_are_arrays_and_frames_too() -> None:
 def test_names_that_are_none(names):
     with pytest.raises(whence.InputError, match="names= holds something other than strings"):
         whence.explain(lambda x: x, torch.ones(2, 3), method="gradient", target=0, names=names)
+
+
+@pytest.mark.parametrize("target", [0, [0, 1], (0,), None], ids=str)
+@pytest.mark.parametrize("method", ["gradient", "deeplift", "lrp"])
+def test_a_target_that_is_made_in_inference_mode(method: str, target: Any) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)), torch.ones(2, 4)
+    outside = whence.explain(model, x, method=method, target=target)
+    with torch.inference_mode():
+        inside = whence.explain(model, x, method=method, target=target)
+    assert torch.equal(inside.values, outside.values)

@@ -413,3 +413,29 @@ def test_metrics_that_perturb_nothing_take_texts_in_windows() -> None:
         whence.evaluate(clf, [long], methods=["rollout"], metrics=["aopc"])
     some = whence.evaluate(clf, rows, methods=["rollout"], metrics=["aopc", "sparseness"])
     assert {failure.row for failure in some.failures} == {0}
+
+
+def test_a_table_with_images_of_different_numbers_of_superpixels_is_drawn() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 14 * 14, 3)).eval()
+    board = whence.evaluate(model, torch.rand(4, 3, 16, 16), methods=["gradient"], metrics=["irof"], controls=False)
+    assert len({result.parts["segments"] for result in board.results["gradient", "irof"].values()}) > 1
+    assert "irof" in board.to_html()
+    x, y = board.curve("gradient", "irof")[:2]
+    assert len(x) == len(y)
+
+
+def test_a_training_that_fails_is_not_tried_again() -> None:
+    calls: list[int] = []
+
+    def train(remove: Any) -> Any:
+        calls.append(1)
+        raise ValueError("out of memory")
+
+    model = nn.Linear(4, 2).eval()
+    with pytest.raises(whence.WhenceError, match="train raised ValueError for gradient: out of memory"):
+        whence.evaluate(
+            model, torch.randn(8, 4), labels=[0] * 8, methods=["gradient"], controls=False,
+            metrics={"roar": {"train": train, "k": [50]}},
+        )  # fmt: skip
+    assert len(calls) == 1

@@ -182,6 +182,8 @@ def resolve(target: Target, outputs: Tensor, last: Last) -> Tensor:
         return _prediction(outputs)
     assert isinstance(target, Tensor)
     index, sizes = target if target.device == outputs.device else target.to(outputs.device), outputs.shape[1:]
+    if index.is_inference():  # made under a caller's inference_mode: autograd could not keep it
+        index = index.clone()
     if index.shape[-1] != len(sizes) and not (len(sizes) == 0 and bool((index == 0).all())):
         raise TargetError(
             f"The target has {_count(index.shape[-1], 'index', 'indices')} per row, but the output is "

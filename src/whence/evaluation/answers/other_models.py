@@ -65,7 +65,15 @@ def retrained(
     known = _trained.setdefault(explainer, {})
     key = ranker.name, want.key
     if key not in known:
-        known[key] = want.train(lambda inputs: removed(explainer, ranker, want, inputs))
+        try:
+            known[key] = want.train(lambda inputs: removed(explainer, ranker, want, inputs))
+        except Exception as error:  # which is not tried again for every row
+            known[key] = ModelError(
+                f"train raised {type(error).__name__} for {ranker.name}: {error}\n"
+                "  It gets remove, a function of training rows, and must return the model that it trained."
+            )
+    if isinstance(known[key], ModelError):
+        raise known[key]
     rows = []
     for view, _ in asked:
         example = view.example

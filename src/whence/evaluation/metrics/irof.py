@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 
 from whence.errors import InputError
@@ -12,6 +13,8 @@ from whence.evaluation.metrics.shares import Output, trapezoid, values
 from whence.evaluation.requests import Result, View
 from whence.evaluation.superpixels import grid, slic
 from whence.registry import Bounds
+
+_POINTS = 20  # of its curve
 
 
 @metric("irof", order=42, paper="Rieger & Hansen 2020, arXiv:2003.08747", better="higher", of="images",
@@ -42,4 +45,6 @@ def irof(
     if whole == 0:
         return Result(float("nan"))
     shares, y = [i / number for i in range(number + 1)], [1.0, *(p / whole for p in rest)]
-    return Result(1 - trapezoid(y, shares), {"segments": float(number)}, (shares, y))
+    drawn = [i / _POINTS for i in range(_POINTS + 1)]  # images have different numbers of segments
+    curve = drawn, [float(v) for v in np.interp(drawn, shares, y)]
+    return Result(1 - trapezoid(y, shares), {"segments": float(number)}, curve)

@@ -21,6 +21,7 @@ KINKS = frozenset(  # families whose derivative jumps
 _COARSEST = 1e-5  # precision in which it can be seen whether chords are right for a model
 _LARGE, _SMALL = (6, 1.0), (16, 2.0)  # pieces to begin with, and a margin: errors of few units are known less well
 _FEW = 1 << 18  # bytes of a row, below which units are few
+_USUAL = 0.01  # the tolerance for which pieces are so many
 Count = Callable[..., object]
 
 
@@ -50,8 +51,9 @@ def _has_chords(wide: Subject, goal: Goal) -> bool:
 
 
 def _by_chords(wide: Subject, paths: Paths, goal: Goal, count: Count) -> dict[int, Pieces]:
-    how = _SMALL if wide.record.bytes_per_row < _FEW else _LARGE
-    states = {row: Pieces(paths.weights, goal.max_steps, *how) for row in range(wide.rows)}
+    pieces, margin = _SMALL if wide.record.bytes_per_row < _FEW else _LARGE
+    pieces = round(pieces * max(1.0, (_USUAL / goal.reach) ** 0.5))  # a finer answer needs to see kinks closer together
+    states = {row: Pieces(paths.weights, goal.max_steps, pieces, margin) for row in range(wide.rows)}
     while asked := [(row, chain) for row, state in states.items() for chain in state.wanted]:
         found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in asked]
         for chain, parts, scores in contributions(wide, paths, [(row, *chain) for row, chain in asked]):
