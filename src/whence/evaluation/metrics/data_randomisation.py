@@ -12,9 +12,9 @@ from whence.util.stats import spearman
 
 @metric("data_randomisation", order=72, paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower")
 def data_randomisation(view: View, *, model: Any = None, absolute: bool = True) -> Asking:
-    """|ρ|, the rank correlation of φ with φ under `model`, which has the same form and was trained on permuted labels.
+    """|ρ|, the rank correlation of |φ| with |φ| under `model`, of the same form but trained on permuted labels.
 
-    A method that depends on what was learnt falls to 0. `absolute` ranks |φ|; the signed correlation is told beside it.
+    A method that depends on what was learnt falls to 0. `absolute=False` ranks φ; the signed correlation is told beside it.
     """
     if model is None or not callable(model):
         raise ParameterError(
