@@ -53,9 +53,10 @@ def smoothgrad(
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
     for first, copies in steps(list(_groups(pinned, samples)), pinned.progress, "smoothgrad"):
         noisy = _noisy(pinned, scale, range(first, first + copies))
-        answered = inner.function(noisy, **params)
-        overall |= answered.overall if isinstance(answered, Answer) else {}
-        for key, values in (answered.values if isinstance(answered, Answer) else answered).items():
+        returned = inner.function(noisy, **params)
+        answer = returned if isinstance(returned, Answer) else Answer(returned)
+        overall |= answer.overall
+        for key, values in answer.values.items():
             each = values.unflatten(0, (copies, pinned.rows))  # (copies, rows, k, …)
             here = each.mean(0)
             difference = here - mean.get(key, here)
