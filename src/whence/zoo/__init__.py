@@ -96,7 +96,7 @@ def _vit(folder: Path, **how: Any) -> Wrapped:
     library = transformers()
     with quiet(library):
         model = library.ViTForImageClassification.from_pretrained(folder, use_safetensors=True)
-    return wrap(model.eval(), Gray(), **how)
+    return wrap(model.eval(), Gray(model.config.image_size), **how)
 
 
 def _molecules(folder: Path, **how: Any) -> Wrapped:

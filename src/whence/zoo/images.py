@@ -1,8 +1,9 @@
-"""The image processor of the zoo's Fashion-MNIST models."""
+"""The image processor of the zoo's models of clothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
 class Gray:
-    """Images in one channel of 28 × 28, light on dark, normalised by the training set's mean and deviation."""
+    """Square images in one channel, light on dark, normalised by Fashion-MNIST's mean and deviation."""
 
-    size, image_mean, image_std = 28, (0.2860,), (0.3530,)
+    size: int = 28
+    image_mean: tuple[float, ...] = (0.2860,)
+    image_std: tuple[float, ...] = (0.3530,)
 
     def __call__(self, images: Sequence[Any], return_tensors: str = "pt") -> dict[str, Tensor]:
         rows = [np.asarray(image.convert("L").resize((self.size, self.size))) for image in images]

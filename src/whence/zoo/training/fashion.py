@@ -41,7 +41,7 @@ def vit(seed: int) -> Trained:
         id2label=dict(enumerate(LABELS)), label2id={name: i for i, name in enumerate(LABELS)},
     )  # fmt: skip
     model = ViTForImageClassification(config)
-    model.vit.embeddings.position_embeddings.data[0, 1:] = _places(4, config.hidden_size)
+    model.vit.embeddings.position_embeddings.data[0, 1:] = patch_places(4, config.hidden_size)
     images, labels = data.fashion("train")
     images, labels = torch.cat([images, images.flip(-1)]), labels.repeat(2)  # mirrored, clothes stay what they are
     wanted = (F.one_hot(labels, len(LABELS)) + _said(images)) / 2
@@ -57,7 +57,7 @@ def _said(images: Tensor) -> Tensor:
     return torch.cat([(_scores(teacher.model, part) / 2).softmax(1) for part in parts])
 
 
-def _places(side: int, width: int) -> Tensor:
+def patch_places(side: int, width: int) -> Tensor:
     """Patches begin with waves along both axes as their places: a small transformer learns much faster so."""
     waves = 100 ** -(torch.arange(width // 4, device="cpu") / (width // 4))
     down, across = torch.meshgrid(torch.arange(side, device="cpu"), torch.arange(side, device="cpu"), indexing="ij")

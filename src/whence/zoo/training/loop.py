@@ -32,23 +32,50 @@ class Recipe:
     measure: Callable[[Wrapped], dict[str, float]]  # the first score is the one that counts
     card: Mapping[str, Any]
     examples: Sequence[str]
+    resumable: bool = False  # whether `train` takes a checkpoint's file beside the seed
 
 
 def fit(
     model: nn.Module, batches: Iterator[Any], loss: Callable[[Any], Tensor], *,
-    count: int, rate: float, decay: float = 0.01, title: str,
+    count: int, rate: float, decay: float = 0.01, title: str, checkpoint: Path | None = None,
 ) -> None:  # fmt: skip
-    """AdamW with a rate that rises for a tenth of the steps and falls to 0, gradients clipped at 1."""
+    """AdamW with a rate that rises for a tenth of the steps and falls to 0, gradients clipped at 1.
+
+    With a `checkpoint` file the state is written every hundred steps, and a loop that was stopped goes on from there;
+    it ends with the same weights if the loss draws from nothing but its batch.
+    """
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=count + 1, pct_start=0.1)
     model.train()
-    for _ in steps(range(count), None, title):
+    held = {"model": model, "optimiser": optimiser, "schedule": schedule}
+    done = _resumed(held, checkpoint)
+    for _ in range(done):
+        next(batches)
+    for step in steps(range(done, count), None, title):
         optimiser.zero_grad(set_to_none=True)
         loss(next(batches)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
+        if checkpoint is not None and (step + 1) % 100 == 0:
+            _save(held, step + 1, checkpoint)
     model.eval()
+
+
+def _save(held: Mapping[str, Any], done: int, checkpoint: Path) -> None:
+    beside = checkpoint.with_name(checkpoint.name + ".part")
+    torch.save({"done": done, **{name: part.state_dict() for name, part in held.items()}}, beside)
+    beside.replace(checkpoint)
+
+
+def _resumed(held: Mapping[str, Any], checkpoint: Path | None) -> int:
+    """How many steps were made before; their state is put back."""
+    if checkpoint is None or not checkpoint.is_file():
+        return 0
+    state = torch.load(checkpoint, weights_only=True)
+    for name, part in held.items():
+        part.load_state_dict(state[name])
+    return int(state["done"])
 
 
 def shuffled(count: int, size: int, lengths: Sequence[int] | None = None) -> Iterator[list[int]]:

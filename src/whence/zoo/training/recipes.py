@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whence.zoo.training import fashion, language, molecules, questions, sentiment, translation
+from whence.zoo.training import fashion, language, molecules, mosaics, questions, sentiment, translation
 from whence.zoo.training.loop import Recipe
 
 RECIPES: dict[str, Recipe] = {
@@ -12,5 +12,6 @@ RECIPES: dict[str, Recipe] = {
     "language": language.RECIPE,
     "fashion-cnn": fashion.CNN,
     "fashion-vit": fashion.VIT,
+    "mosaic-vit": mosaics.RECIPE,
     "molecules": molecules.RECIPE,
 }
