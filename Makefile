@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := src tests benchmarks examples docs
-EXAMPLES := object_recognition question_classification translation molecules attention_erasure gradient_problems
+SOURCES := src tests benchmarks examples reproductions docs
+EXAMPLES := object_recognition question_classification translation molecules attention_erasure
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format table bench families examples clean
+.PHONY: demo test test-all oracles check format table bench families examples reproduce clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
@@ -44,6 +44,9 @@ examples: $(VENV)/.dev  # what each needs and found: examples/README.md
 	mkdir -p examples/out
 	for script in $(EXAMPLES); do \
 	  $(BIN)/python examples/$$script.py --out examples/out/$$script.png || exit 1; done
+
+reproduce: $(VENV)/.dev $(VENV)/.models  # NAME=… [QUICK=1]; what there is: reproductions/README.md
+	$(BIN)/python -m reproductions $(NAME) $(if $(QUICK),--quick)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,17 +1,23 @@
 """Three problems of plain gradients (Shrikumar et al. 2017, Smilkov et al. 2017), and what is done about each.
 
 Saturation: y = min(x₁ + x₂, 1). Thresholding: y = max(0, x − 10). Noise: a CNN's gradient next to its input.
-Needs nothing but Whence with its `plot` and `hf` extras.
 """
 
 from __future__ import annotations
 
 import torch
 from matplotlib import pyplot
-from pictures import BLUE, GREY, RED, save, table, where
 from torch import Tensor, nn
 
 import whence
+from reproductions.report import BLUE, GREY, RED, Report
+
+
+def run(report: Report) -> None:
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+    for problem, axis in zip((saturation, thresholding, noise), axes, strict=True):
+        problem(report, axis)
+    report.figure("problems", figure, "Saturation, thresholding and noise.")
 
 
 class Saturated(nn.Module):
@@ -32,8 +38,8 @@ def idle(x: Tensor) -> Tensor:
     return torch.cat([x, torch.zeros(len(x), 1)], 1)
 
 
-def saturation(axis: pyplot.Axes) -> None:
-    print("1. Saturation: y = min(x1 + x2, 1) at (1, 1), where y = 1, from (0, 0), where y = 0\n")
+def saturation(report: Report, axis: pyplot.Axes) -> None:
+    report.heading("Saturation: min(x₁ + x₂, 1) at (1, 1), where y = 1, from (0, 0), where y = 0")
     point = idle(torch.ones(1, 2))
     named = {
         "gradient": {}, "smoothgrad": {"noise": 0.5, "samples": 4000}, "input_x_gradient": {},
@@ -44,10 +50,12 @@ def saturation(axis: pyplot.Axes) -> None:
     for name, a in found.items():
         x1, x2 = (value + 0.0 for value in a.values[0, :2].tolist())  # no −0
         rows.append([name, f"{x1:+.3f}", f"{x2:+.3f}", f"{x1 + x2:+.3f}"])
-    table(["method", "x1", "x2", "sum"], rows)
-    assert found["gradient"].values.abs().max() == 0
-    assert torch.allclose(found["integrated_gradients"].values, torch.tensor([[0.5, 0.5, 0.0]]), atol=1e-3)
-    assert found["smoothgrad"].values[0, 0] > 0.05
+    report.table("saturation", ["method", "x₁", "x₂", "sum"], rows)
+    report.must("the gradient is 0 where y is saturated", bool(found["gradient"].values.abs().max() == 0))
+    halves = torch.tensor([[0.5, 0.5, 0.0]])
+    exact = torch.allclose(found["integrated_gradients"].values, halves, atol=1e-3)
+    report.must("integrated gradients give a half to each", exact)
+    report.must("SmoothGrad sees some of the slope", bool(found["smoothgrad"].values[0, 0] > 0.05))
     line = idle(torch.linspace(0, 1, 201)[:, None].expand(-1, 2))
     axis.plot(line.sum(1), Saturated()(line), color=GREY, label="y")
     gradients = whence.explain(Saturated(), line, method="gradient", target=0).values[:, 0]
@@ -58,8 +66,8 @@ def saturation(axis: pyplot.Axes) -> None:
     axis.legend(fontsize=7, loc="center right")
 
 
-def thresholding(axis: pyplot.Axes) -> None:
-    print("\n2. Thresholding: y = max(0, x - 10): how far the attribution jumps between x = 9.99 and x = 10.01\n")
+def thresholding(report: Report, axis: pyplot.Axes) -> None:
+    report.heading("Thresholding: max(0, x − 10), how far the attribution jumps between x = 9.99 and x = 10.01")
     sides = idle(torch.tensor([[9.99], [10.01]]))
     named = {
         "gradient": ("gradient", {}),
@@ -78,19 +86,18 @@ def thresholding(axis: pyplot.Axes) -> None:
         if name in shown:
             values = whence.explain(Threshold(), line, method=method, target=0, **how).values[:, 0]
             axis.plot(line[:, 0], values, color=shown[name], label=name)
-    table(["method", "at 9.99", "at 10.01", "jump"], rows)
+    report.table("thresholding", ["method", "at 9.99", "at 10.01", "jump"], rows)
     jumps = {row[0]: float(row[3]) for row in rows}
-    assert jumps["gradient"] == 1
-    assert jumps["gradient, softplus for the ReLU"] < 0.01
-    assert jumps["integrated_gradients"] < 0.02
-    assert jumps["smoothgrad"] < 0.1
+    report.must("the gradient jumps by 1", jumps["gradient"] == 1)
+    report.must("softplus does not jump", jumps["gradient, softplus for the ReLU"] < 0.01)
+    report.must("integrated gradients do not jump", jumps["integrated_gradients"] < 0.02)
+    report.must("SmoothGrad hardly jumps", jumps["smoothgrad"] < 0.1)
     axis.set(title="thresholding: max(0, x − 10)", xlabel="x")
     axis.legend(fontsize=7)
 
 
-def noise(axis: pyplot.Axes) -> None:
-    print("\n3. Noise: how alike the maps of an image and of the image with a little noise are (zoo:fashion-cnn)")
-    print("   correlation of the 784 values, mean over the zoo's ten images\n")
+def noise(report: Report, axis: pyplot.Axes) -> None:
+    report.heading("Noise: how alike the maps of an image and of the image with a little noise are")
     zoo = whence.load("zoo:fashion-cnn")
     pixels = zoo.processor([_opened(path) for path in zoo.examples])["pixel_values"]
     generator = torch.Generator().manual_seed(0)
@@ -108,9 +115,11 @@ def noise(axis: pyplot.Axes) -> None:
         one, two = (whence.explain(zoo.model, x, method=name, target=classes, **how).values for x in (pixels, noisy))
         alike[name] = float(torch.stack([_alike(a, b) for a, b in zip(one, two, strict=True)]).mean())
         rows.append([name, f"{alike[name]:.3f}"])
-    table(["method", "correlation"], rows)
+    report.table("noise", ["method", "correlation"], rows, "Correlation of 784 values, mean over ten images of "
+                 "`zoo:fashion-cnn`; noise of deviation 0.05 in units of the normalised image, seed 0.")  # fmt: skip
     moved = float((after - before).abs().mean() / before.mean())
-    print(f"\n   The noise moved the class's score by {moved:.1%} on average.")
+    report.say(f"The noise moved the class's score by {moved:.1%} on average.")
+    report.must("SmoothGrad's map changes less than the gradient's", alike["smoothgrad"] > alike["gradient"])
     axis.barh(list(alike), list(alike.values()), color=[BLUE, GREY, GREY, RED])
     axis.set(title="noise: how alike a map stays", xlabel="correlation", xlim=(0, 1))
     axis.invert_yaxis()
@@ -124,11 +133,3 @@ def _opened(path: str) -> object:
 
 def _alike(a: Tensor, b: Tensor) -> Tensor:
     return torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
-
-
-if __name__ == "__main__":
-    out = where(__file__, __doc__)
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
-    for problem, axis in zip((saturation, thresholding, noise), axes, strict=True):
-        problem(axis)
-    save(figure, out)

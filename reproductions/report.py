@@ -1,0 +1,130 @@
+"""What an experiment leaves behind: tables as Markdown and CSV, figures, and the results' part of its README.
+
+An experiment is a folder with a `run.py` that has `run(report)`, and a README that says what the paper claims and what
+came out. The part of the README between the two markers is written by the run.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+import whence
+from whence.views.tables import table
+
+ROOT = Path(__file__).parent
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+SKIPPED = "skipped"
+RED, BLUE, GREY = "#b2182b", "#2166ac", "#5b6470"
+
+
+class NotAsItMustBe(AssertionError):
+    """An ordering that is certain did not come out: the run is wrong, not the paper."""
+
+
+@dataclass
+class Report:
+    """One run of an experiment."""
+
+    name: str
+    out: Path  # where files go
+    quick: bool = False
+    cache: Path = Path("build/reproductions")
+    blocks: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def say(self, text: str) -> None:
+        """A paragraph: sizes, seeds, accuracies, what was found."""
+        print(text + "\n", flush=True)
+        self.blocks.append(text)
+
+    def heading(self, text: str) -> None:
+        print(f"── {text}", flush=True)
+        self.blocks.append(f"### {text}")
+
+    def table(self, name: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
+        """A table, written as `name.csv` and into the README."""
+        with (self.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([heads, *rows])
+        print(table([str(head) for head in heads], [[str(cell) for cell in row] for row in rows]), flush=True)
+        lines = ["| " + " | ".join(_cell(c) for c in row) + " |" for row in (heads, *rows)]
+        lines.insert(1, "|" + "---|" * len(heads))
+        link = f"[{name}.csv]({name}.csv)"
+        self.blocks += ["\n".join(lines), f"{caption} ({link})" if caption else link]
+
+    def board(self, name: str, board: Any, caption: str = "") -> None:
+        """A scoreboard: each cell is the mean with its interval; the rows behind it are in the CSV."""
+        heads = ["method", *board.metrics]
+        rows = [[method, *(_scored(board[method, metric]) for metric in board.metrics)] for method in board.methods]
+        self.table(name, heads, rows, caption)
+
+    def figure(self, name: str, figure: Any, caption: str) -> None:
+        figure.savefig(self.out / f"{name}.png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+        pyplot.close(figure)
+        self.blocks.append(f"![{caption}]({name}.png)\n\n*{caption}*")
+
+    def must(self, claim: str, holds: bool) -> None:
+        """Something certain, which no run may break."""
+        if not holds:
+            raise NotAsItMustBe(f"{self.name}: {claim} does not hold in this run.")
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    @contextmanager
+    def part(self, title: str) -> Iterator[None]:
+        """A part that needs data: without them it is skipped, visibly."""
+        self.heading(title)
+        try:
+            yield
+        except whence.FileError as error:
+            if not self.quick:
+                raise
+            self.say(f"{SKIPPED}: {error}")
+
+    def kept(self, name: str) -> Path:
+        """A file in which long work keeps its state, so that a run that was stopped goes on."""
+        folder = self.cache / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+    def finish(self) -> None:
+        """Write the results into the README, or beside it where the run was a quick one."""
+        took = time.perf_counter() - self.started
+        how = f"`make reproduce NAME={self.name}{' QUICK=1' if self.quick else ''}`"
+        text = "\n\n".join([*self.blocks, f"Produced by {how} in {_minutes(took)}, whence {whence.__version__}."])
+        (self.out / "results.md").write_text(text + "\n", encoding="utf-8")
+        readme = ROOT / self.name / "README.md"
+        if self.out == readme.parent and readme.is_file():
+            page = readme.read_text(encoding="utf-8")
+            block = f"{BEGIN}\n{text}\n{END}"
+            readme.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: block, page, flags=re.DOTALL), encoding="utf-8")
+            (self.out / "results.md").unlink()
+
+
+def _scored(score: Any) -> str:
+    if math.isnan(score.value):
+        return "–"
+    if math.isnan(score.low):
+        return f"{score.value:.3f}"
+    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
