@@ -13,30 +13,36 @@ Make = Callable[[list[int]], list[Any]]  # some rows → an item for each of the
 class Later:
     """A list with one item per row that is not made yet; rows are picked and lists joined without making it."""
 
-    def __init__(self, items: Sequence[tuple[Make, int]]) -> None:
-        self.items = items  # for each item who makes it, and which of its rows it is
+    def __init__(self, parts: Sequence[tuple[Make, Sequence[int]]]) -> None:
+        self.parts = parts  # who makes the items, and of which of its rows they are
 
     @classmethod
     def of(cls, make: Make, rows: int) -> Later:
-        return cls([(make, row) for row in range(rows)])
+        return cls([(make, range(rows))])
 
     def __len__(self) -> int:
-        return len(self.items)
+        return sum(len(rows) for _, rows in self.parts)
 
     def __repr__(self) -> str:
         return repr(self.made())
 
     def pick(self, rows: Sequence[int]) -> Later:
-        return Later([self.items[row] for row in rows])
+        if len(self.parts) == 1:
+            make, own = self.parts[0]
+            return Later([(make, [own[row] for row in rows])])
+        items = [(make, [row]) for make, own in self.parts for row in own]
+        return Later([items[row] for row in rows])
 
     def made(self) -> list[Any]:
         """The list itself; each maker is asked once, for all its rows."""
         asked: dict[int, tuple[Make, list[int], list[int]]] = {}
-        for place, (make, row) in enumerate(self.items):
+        place = 0
+        for make, own in self.parts:
             _, places, rows = asked.setdefault(id(make), (make, [], []))
-            places.append(place)
-            rows.append(row)
-        made: list[Any] = [None] * len(self.items)
+            places += range(place, place + len(own))
+            rows += own
+            place += len(own)
+        made: list[Any] = [None] * place
         with _no_collection():
             for make, places, rows in asked.values():
                 for place, item in zip(places, make(rows), strict=True):
@@ -61,7 +67,7 @@ def joined(parts: Sequence[Later | list[Any]]) -> Later | list[Any]:
     if not any(isinstance(part, Later) for part in parts):
         return [item for part in parts for item in part]  # type: ignore[union-attr]
     waiting = [part if isinstance(part, Later) else Later.of(_taken(part), len(part)) for part in parts]
-    return Later([item for part in waiting for item in part.items])
+    return Later([own for part in waiting for own in part.parts])
 
 
 def _taken(items: list[Any]) -> Make:
