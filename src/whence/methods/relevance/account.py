@@ -91,7 +91,7 @@ class _Account:
     def lines(self, rows: list[int]) -> list[Any]:
         """The entries of some rows: a line, or a list of them where there are several targets.
 
-        They are made column by column: one line at a time takes Python three times as long.
+        They are made column by column: one line at a time takes Python twice as long.
         """
         targets = self.begun.shape[1]
         index = torch.tensor(rows, dtype=torch.long, device="cpu")
