@@ -109,7 +109,7 @@ def _flipped(now: Array, w: Array, controls: int, draws: int, generator: np.rand
     centred = values - w @ values
     signs = generator.integers(0, 2, (draws, rows)) * 2.0 - 1.0
     mean, cross = (signs * w) @ centred, (signs * w * w) @ centred
-    square, tiny = (w * w) @ centred**2, _tiny(now)
+    square, tiny = (w * w) @ centred**2, rounding(now)
     if controls:
         return _reach(_t(mean, square - 2 * mean * cross + mean**2 * (w @ w), rows, tiny), controls)
     product = (centred * (w * w)[:, None]).T @ centred
@@ -131,7 +131,7 @@ def _apart(scores: Array, w: Array, controls: int) -> Array:
     mean = w @ difference
     square = (w * w) @ difference**2
     cross = (w * w) @ difference
-    return _t(mean, square - 2 * mean * cross + mean**2 * (w @ w), rows, _tiny(scores))
+    return _t(mean, square - 2 * mean * cross + mean**2 * (w @ w), rows, rounding(scores))
 
 
 def _t(mean: Array, square: Array, rows: int, tiny: float) -> Array:
@@ -142,7 +142,8 @@ def _t(mean: Array, square: Array, rows: int, tiny: float) -> Array:
     return np.where(mean <= tiny, 0.0, found)
 
 
-def _tiny(scores: Array) -> float:
+def rounding(scores: Array) -> float:
+    """What differences of such scores may be by rounding alone."""
     return 1e-12 * float(np.abs(scores).max())
 
 
@@ -156,21 +157,30 @@ def pairs(scores: Array, weights: Array | None = None, seed: int = 0, draws: int
     w = np.ones(rows) / rows if weights is None else weights / weights.sum()
     first, second = np.triu_indices(scores.shape[1], 1)
     difference = scores[:, first] - scores[:, second]
-    mean, tiny = w @ difference, _tiny(scores)
+    mean, tiny = w @ difference, rounding(scores)
     spread = np.sqrt(np.maximum(w @ (difference - mean) ** 2 / max(1 - w @ w, 1e-12), 0))
     effect = np.where(spread > tiny, mean / np.where(spread > tiny, spread, 1), np.copysign(np.inf, mean))
     effect = np.where(np.abs(mean) <= tiny, 0.0, effect)
+    return different(difference, w, tiny, seed, draws), effect
+
+
+def different(difference: Array, w: Array, tiny: float, seed: int = 0, draws: int = DRAWS) -> Array:
+    """The corrected p of each mean being 0, of differences (rows, several) and weights that sum to 1.
+
+    What is not above `tiny` is rounding.
+    """
+    rows, several = difference.shape
     if rows < 2 or least_error(rows) > ERROR:
-        return np.ones(len(mean)), effect
-    observed = _size(difference, w, np.ones((1, rows)), tiny)[0]
+        return np.ones(several)
+    mean, observed = w @ difference, _size(difference, w, np.ones((1, rows)), tiny)[0]
     order, signs = observed.argsort()[::-1], np.random.default_rng(seed).integers(0, 2, (draws, rows)) * 2.0 - 1.0
-    worst = np.zeros(len(mean))
+    worst = np.zeros(several)
     for given in (difference, difference - mean):
         drawn = _size(given[:, order], w, signs, tiny)
         largest = np.maximum.accumulate(drawn[:, ::-1], axis=1)[:, ::-1]
         p = (1 + (largest >= observed[order] * (1 - 1e-9)).sum(0)) / (draws + 1)
         worst[order] = np.maximum(worst[order], np.maximum.accumulate(p))
-    return np.where(observed > 0, worst, 1.0), effect
+    return np.where(observed > 0, worst, 1.0)
 
 
 def _size(difference: Array, w: Array, signs: Array, tiny: float) -> Array:
