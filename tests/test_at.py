@@ -238,3 +238,218 @@ def test_a_modules_values_are_kept_beside_its_explanation(method: str) -> None:
     assert len(gradient(Recurrent(), WIDE, at="rnn", target=1, keep="activation").kept["activation"]) == 3
     with pytest.raises(whence.ParameterError, match='keep="activation" keeps what a module gives, but none is named'):
         whence.explain(model, x, method=method, keep="activation", target=0)
+
+
+# ---- what enters modules ----
+
+
+class Crossed(nn.Module):
+    """A module with two floating arguments and a mask, of which one is given by name; and a way past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.mix, self.head = nn.Linear(3, 5), Mix(), nn.Linear(5, 4)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).tanh()
+        return self.head(self.mix(y, other=x @ x.new_ones(3, 5), mask=torch.ones_like(y)) + y)
+
+
+class Mix(nn.Module):
+    def forward(self, this: Tensor, other: Tensor, mask: Tensor) -> Tensor:
+        return (this * other * mask).sin()
+
+
+@pytest.mark.parametrize("method", [*AT_METHODS, "leave_one_out", "occlusion", "shapley", "kernel_shap", "lime"])
+def test_what_enters_a_module_is_what_left_the_one_before(method: str) -> None:
+    model, x = CASES["mlp_module"].make()
+    entering, leaving = whence.explain(model, x, method=method, at=["3@input", "2"], target=1).values()
+    close(entering.values, leaving.values, 1e-12)
+    close(entering.output_value, leaving.output_value, 1e-12)
+
+
+def test_all_that_enters_a_module_is_explained_by_name_and_only_as_far_as_it_enters() -> None:
+    model, x = Crossed(), WIDE[:, 0]
+    y = model.first(x).tanh().detach().requires_grad_()
+    other = (x @ x.new_ones(3, 5)).requires_grad_()
+    wanted = torch.autograd.grad(model.head((y * other).sin() + y.detach())[:, 2].sum(), [y, other])
+    found = gradient(model, x, at="mix@input", target=2).values
+    assert list(found) == ["this", "other"]
+    close(found["this"], wanted[0], 1e-12)
+    close(found["other"], wanted[1], 1e-12)
+    seen = whence.activations(model, x, at="mix@input")
+    close(seen["this"], y.detach(), 1e-14)
+    close(seen["other"], other.detach(), 1e-14)
+    ig = whence.explain(model, x, method="integrated_gradients", at="mix@input", target=2, keep="activation")
+    assert float(ig.gap.max()) < 1e-2
+    close(ig.kept["activation"][0], y.detach(), 1e-14)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_what_enters_a_recurrent_layer_has_its_rows_first(batch_first: bool) -> None:
+    model = Recurrent(batch_first)
+    close(whence.activations(model, WIDE, at="rnn@input"), WIDE, 1e-14)
+    inner = gradient(model, WIDE, at="rnn@input", target=1).values
+    close(inner, gradient(model, WIDE, target=1).values, 1e-12)
+
+
+def test_calls_units_and_maps_are_counted_for_what_enters_too() -> None:
+    model, x = CASES["residual_cnn"].make()
+    close(whence.activations(model, x, at="relu@1@input"), whence.activations(model, x, at="norm"), 1e-14)
+    unit = whence.explain(model, x, method="gradient", target=whence.neuron("relu@1@input", (2, 1, 1)))
+    close(unit.output_value, whence.activations(model, x, at="norm")[:, 2, 1, 1], 1e-14)
+    several = whence.neuron("mix@input", lambda given: given[0][:, 0] + given[1][:, 1])
+    assert gradient(Crossed(), WIDE[:, 0], target=several).values.shape == (3, 3)
+    maps = [whence.explain(model, x, method="grad_cam", at=at, target=0).values for at in ("pool@input", "relu@1")]
+    close(*maps, 1e-12)
+    with pytest.raises(whence.InputError, match='at="relu@1@input" to at="relu@2@input"'):
+        gradient(model, x, at="relu@input")
+    with pytest.raises(whence.InputError, match=r"the module 'relu' ran 2 times"):
+        gradient(model, x, at="relu@3@input")
+    with pytest.raises(whence.InputError, match=r'after @ comes the number of the call, from 1, or "input"'):
+        gradient(model, x, at="relu@input@1")
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_ids_enter_no_gradient() -> None:
+    bert, inputs = CASES["bert_sdpa"].make()
+    with pytest.raises(whence.InputError, match="this module gets no floating tensor"):
+        gradient(bert, inputs, at="bert.embeddings.word_embeddings@input")
+    with pytest.raises(whence.InputError, match="gets no floating tensor"):
+        whence.activations(bert, inputs, at="bert.embeddings.word_embeddings@input")
+    found = gradient(bert, inputs, at="bert.encoder.layer.0@input").values
+    close(found, gradient(bert, inputs, at="bert.embeddings").values, 1e-12)
+
+
+# ---- several modules ----
+
+
+@pytest.mark.parametrize("method", ["gradient", "deeplift", "integrated_gradients", "lrp", "leave_one_out", None])
+def test_a_list_of_modules_has_one_answer_each(method: str | None) -> None:
+    model, x = CASES["mlp_module"].make()
+    together = whence.explain(model, x, method=method, at=["0", "1", "2@input"], target=1)
+    assert list(together) == ["0", "1", "2@input"]
+    for path, a in together.items():
+        alone = whence.explain(model, x, method=method, at=path, target=1)
+        close(a.values, alone.values, 1e-12)
+        close(a.output_value, alone.output_value, 1e-14)
+    clf = whence.load("zoo:sentiment")
+    found = whence.explain(clf, ["good", "a dull film"], method="gradient", at=["bert.embeddings", "bert.pooler"])
+    assert [len(a) for a in found.values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [([], "at= is an empty list"), (["0", "1", "0"], "at= names '0' twice"), (["0", 3], "at=3 is not a module path")],
+)
+def test_a_list_of_modules_names_each_once(at: Any, message: str) -> None:
+    model, x = CASES["mlp_module"].make()
+    with pytest.raises(whence.InputError, match=message):
+        gradient(model, x, at=at)
+    with pytest.raises(whence.InputError, match=message):
+        whence.activations(model, x, at=at)
+    with pytest.raises(whence.ParameterError, match="compare explains one module"):
+        whence.compare(model, x, methods=["gradient"], at=["0", "1"])
+
+
+# ---- units of a module's output, removed ----
+
+REMOVING = ("leave_one_out", "occlusion", "shapley", "kernel_shap", "lime")
+
+
+def behind(model: Any, x: Tensor, first: int) -> tuple[Any, Tensor, Tensor]:
+    """The layers after some, what they get, and what they would get for an input of zeros."""
+    return model[first:], model[:first](x).detach(), model[:first](torch.zeros_like(x)).detach()
+
+
+@pytest.mark.parametrize("method", REMOVING)
+@pytest.mark.parametrize("own", [False, True])
+def test_units_of_a_module_are_removed_as_if_the_model_began_there(method: str, own: bool) -> None:
+    model, x = CASES["mlp_module"].make()
+    rest, y, there = behind(model, x, 2)
+    given, reference = ({"at": 0.0}, 0.0) if own else (None, there)
+    found = whence.explain(model, x, method=method, at="1", target=1, baseline=given)
+    wanted = whence.explain(rest, y, method=method, target=1, baseline=reference)
+    close(found.values, wanted.values, 1e-12)
+    close(found.baseline_value, wanted.baseline_value, 1e-12)
+
+
+@pytest.mark.parametrize("method", REMOVING)
+def test_units_of_several_outputs_of_maps_and_of_tokens(method: str) -> None:
+    few = {"units": 3} if method in ("leave_one_out", "occlusion") else {"units": 3, "samples": 20}
+    a = whence.explain(Recurrent(), WIDE, method=method, at="rnn", target=1, **few)
+    assert {name: tuple(v.shape) for name, v in a.values.items()} == {
+        "output": (3, 4, 5), "h_n": (3, 2, 5), "c_n": (3, 2, 5)
+    }  # fmt: skip
+    model, x = CASES["residual_cnn"].make()
+    a = whence.explain(model, x, method=method, at="pool", target=0, **few)
+    assert a.values.shape == whence.activations(model, x, at="pool").shape
+    assert torch.equal(a.values[:, 0], a.values[:, 1])  # places, with all their channels
+    bert, inputs = CASES["bert_sdpa"].make()
+    a = whence.explain(bert, inputs, method=method, at="bert.encoder.layer.0", **few)
+    row = {name: value[1:2] for name, value in inputs.items()}
+    alone = whence.explain(bert, row, method=method, at="bert.encoder.layer.0", **few)
+    close(a.values[1:2], alone.values, 1e-8)
+    assert not a.values[~inputs["attention_mask"].bool()].any()
+
+
+def test_leave_one_out_and_shapley_at_a_layer_are_captums() -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, x = CASES["mlp_module"].make()
+    there = captum.LayerFeatureAblation(model, model[2]).attribute(x, target=1)
+    close(whence.explain(model, x, method="leave_one_out", at="2", target=1, baseline={"at": 0.0}).values, there, 1e-6)
+    there = captum.LayerFeatureAblation(model, model[2]).attribute(x, 0.5, target=1, attribute_to_layer_input=True)
+    mine = whence.explain(model, x, method="leave_one_out", at="2@input", target=1, baseline={"at": 0.5})
+    close(mine.values, there, 1e-6)
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "deeplift", "expected_gradients", "shapley"])
+def test_a_baseline_may_be_given_where_the_explained_values_are(method: str) -> None:
+    model, x = CASES["mlp_module"].make()
+    rest, y, _ = behind(model, x, 1)
+    for value in (0.3, torch.linspace(-1, 1, y.shape[1]).double(), y.flip(0)):
+        found = whence.explain(model, x, method=method, at="0", target=1, baseline={"at": value}, batch_size=2)
+        wanted = whence.explain(rest, y, method=method, target=1, baseline=value, batch_size=2)
+        close(found.values, wanted.values, 1e-9)
+    for value, message in ((torch.ones(3), "has the shape"), ("mean", "Give a number or a tensor like its values")):
+        with pytest.raises(whence.BaselineError, match=message):
+            whence.explain(model, x, method=method, at="0", target=1, baseline={"at": value})
+    with pytest.raises(whence.BaselineError, match="'at', which is not an input"):
+        whence.explain(model, x, method=method, target=1, baseline={"at": 0.0})
+
+
+def test_one_of_several_outputs_may_have_a_baseline_of_its_own() -> None:
+    model = Recurrent()
+    zero = model.rnn(torch.zeros_like(WIDE))
+    a = whence.explain(model, WIDE, method="integrated_gradients", at="rnn", target=1, baseline={"at.output": 0.0})
+    there = model.read(torch.zeros_like(zero[0]), *(s.transpose(0, 1) for s in zero[1]))[:, 1]
+    close(a.baseline_value, there.detach(), 1e-10)
+
+
+# ---- models that are functions, and inputs of every form ----
+
+
+def test_modules_of_functions_and_of_models_with_several_inputs() -> None:
+    model, x = CASES["mlp_module"].make()
+    wanted = gradient(model, x, at="1", target=1).values
+    close(gradient(lambda t: model(t), x, at="1", target=1).values, wanted, 1e-14)
+    close(gradient(lambda t: model(t) * 2, x, at="1@input", target=1).values,
+          2 * gradient(model, x, at="0", target=1).values, 1e-14)  # fmt: skip
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, a: Tensor, *, b: Tensor, scale: float = 1.0) -> Tensor:
+            return self.inner(a + b) * scale
+
+    both = {"a": x * 0.25, "b": x * 0.75, "scale": 3.0}
+    close(gradient(Two(), both, at="inner.1", target=1).values, 3 * wanted, 1e-12)
+    tuples = gradient(lambda a, b: model(a + b), (x * 0.25, x * 0.75), at="1", target=1)
+    close(tuples.values, wanted, 1e-12)
+    ig = whence.explain(Two(), both, method="integrated_gradients", at="inner.1", target=1, baseline={"a": 0.1})
+    start = 3 * model(torch.full_like(x, 0.1))[:, 1]
+    close(ig.baseline_value, start.detach(), 1e-12)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, overload
 
 from whence.adapters.collect import collect
-from whence.adapters.options import Options, by_method, check_options, named_rules, seeds_of, subject_of
+from whence.adapters.options import (
+    Options,
+    by_method,
+    check_options,
+    named_rules,
+    seeds_of,
+    several_places,
+    subject_of,
+)
 from whence.adapters.reachable import modules_behind
 from whence.adapters.requests import Request
 from whence.adapters.wrapped import Wrapped
@@ -40,6 +48,10 @@ _log = logging.getLogger("whence")
 _TRACED = {field.name for field in fields(Options)} - {"method", "params", "rules", "keep", "channels"}
 
 
+@overload
+def explain(model: Any, inputs: Any, *, at: list[str] | tuple[str, ...], **options: Any) -> dict[str, Attribution]: ...
+@overload
+def explain(model: Any, inputs: Any, *, at: str | None = None, **options: Any) -> Attribution: ...
 def explain(
     model: Any,
     inputs: Any,
@@ -47,7 +59,7 @@ def explain(
     method: str | None = None,
     target: Any = None,
     baseline: Any = None,
-    at: str | None = None,
+    at: str | list[str] | tuple[str, ...] | None = None,
     wrt: Any = None,
     output: Output = "logit",
     rules: Mapping[str, Rule] | str | None = None,
@@ -59,11 +71,12 @@ def explain(
     channels: str | None = None,
     names: Any = None,
     **params: Any,
-) -> Attribution:
-    """Attribute the model's score for each row of the inputs to those inputs.
+) -> Attribution | dict[str, Attribution]:
+    """Attribute the model's score for each row of the inputs to those inputs, or to a module's output (`at`).
 
     `method` is a name or a usual alias; None takes one by what the model is made of (`methods.defaults.DEFAULTS`), and
-    `receipt["method_chosen"]` says why. `names` are the features' names; a DataFrame's columns are its own.
+    `receipt["method_chosen"]` says why. `names` are the features' names; a DataFrame's columns are its own. With a list
+    of modules `at` there is one Attribution for each of them, in a dict.
 
     >>> import torch, whence
     >>> model = torch.nn.Linear(3, 2)
@@ -72,11 +85,21 @@ def explain(
     """
     if isinstance(rules, str):
         rules, params = named_rules(rules, params)
+    one, paths = (None, several_places(at)) if isinstance(at, list | tuple) else (at, None)
     options = Options(
-        method, target, baseline, at, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
+        method, target, baseline, one, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
         params,
     )  # fmt: skip
-    return _by_default(model, inputs, options) if method is None else _explained(model, inputs, options, method)
+    if paths is not None:
+        return {path: _asked(model, inputs, replace(options, at=path)) for path in paths}
+    return _asked(model, inputs, options)
+
+
+def _asked(model: Any, inputs: Any, options: Options) -> Attribution:
+    """By the method that the options name, or the default."""
+    if options.method is None:
+        return _by_default(model, inputs, options)
+    return _explained(model, inputs, options, options.method)
 
 
 def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
@@ -151,7 +174,8 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
 def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:
     """What a module gives for these inputs: its tensor with rows first, or a dict by name where it has several.
 
-    `at` is its path, or "path@2" for its second call; a list of paths gives a dict by path. Nothing after it is run.
+    `at` is its path ("path@2": in its second call; "path@input": what it gets); a list of paths gives a dict by path.
+    Nothing after it is run.
 
     >>> import torch, whence
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -159,7 +183,7 @@ def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:
     torch.Size([1, 4])
     """
     if isinstance(at, list | tuple):
-        return {path: activations(model, inputs, at=path) for path in at}
+        return {path: activations(model, inputs, at=path) for path in several_places(at)}
     if isinstance(model, Wrapped):
         (request, *others) = model.requests(inputs, None, None, True)
         if others:
@@ -184,6 +208,8 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
     chosen = given if isinstance(given, Mapping) else dict.fromkeys(given)
     if not chosen or "method" in options:
         raise ParameterError("compare takes its methods as methods=[...], at least one of them.")
+    if isinstance(options.get("at"), list | tuple):
+        raise ParameterError("compare explains one module, but at= is a list.\n  Compare at each of them.")
     return Comparison({
         label: explain(model, inputs, method=name, **options, **(params or {}))
         for label, (name, params) in zip(labels, chosen.items(), strict=True)

@@ -10,7 +10,7 @@ from whence.adapters import arrays
 from whence.adapters.tensors import adapt, canonical
 from whence.engine.ops import known_names
 from whence.engine.places import place
-from whence.errors import BaselineError, MethodError, ParameterError, RuleError, did_you_mean
+from whence.errors import BaselineError, InputError, MethodError, ParameterError, RuleError, did_you_mean
 from whence.methods import Method, methods
 from whence.registry import Entry
 from whence.subject import Record, Subject, baselines
@@ -99,6 +99,16 @@ def subject_of(
     if len(parsed) > 1 and facts.get("reference") and not facts.get("several"):
         raise BaselineError(f"{method} takes one baseline, but {len(parsed)} were given.\n  Explain with each of them.")
     return replace(subject, baselines=parsed)
+
+
+def several_places(at: Sequence[Any]) -> list[Any]:
+    """The places of a list, each once; there has to be one."""
+    if not at:
+        raise InputError("at= is an empty list.\n  Name at least one module, or leave it out.")
+    twice = next((path for path in at if list(at).count(path) > 1), None)
+    if twice is not None:
+        raise InputError(f"at= names {twice!r} twice.\n  Name each module once.")
+    return list(at)
 
 
 def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:

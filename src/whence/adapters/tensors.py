@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from whence.adapters import arrays
 from whence.adapters.reachable import modules_behind
+from whence.engine.outputs import HELD
+from whence.engine.places import is_mark
 from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
 from whence.util.stats import all_finite
 
 _LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
-_HELD = ("mask", "position", "token_type_ids", "labels")
 
 
 def adapt(
@@ -115,7 +116,7 @@ def _role(value: Any) -> Role:
 
 def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
     """A tensor; a tuple's floating tensors; a dict's floating tensors and ids, but for masks, positions and labels."""
-    held = _HELD if form == "dict" else ()
+    held = HELD if form == "dict" else ()
     roles: dict[str, Role] = {
         name: role
         for name, value in named.items()
@@ -192,8 +193,11 @@ def canonical(root: nn.Module | None, at: Any, word: str = "at") -> str:
             f"{word}={at!r} names a module, but the model is a plain function.\n  Give the nn.Module itself."
         )
     path, mark, call = at.partition("@")
-    if mark and not (call.isascii() and call.isdigit() and int(call) > 0):
-        raise InputError(f"{word}={at!r}: after @ comes the number of the call, from 1.")
+    if mark and not is_mark(call):
+        raise InputError(
+            f'{word}={at!r}: after @ comes the number of the call, from 1, or "input" for what enters the module '
+            f'("path@2@input": what enters it in its second call).'
+        )
     modules = dict(root.named_modules(remove_duplicate=False))
     if not path or path not in modules:
         raise InputError(

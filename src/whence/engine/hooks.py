@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
     """For the length of the block this pass sees modules' inputs and outputs; those of other threads do not."""
     handles = []
+    explained = flow.leaves.place
+    entered = explained.path if explained.side == "input" else None
 
     def ours() -> bool:
         return threading.get_ident() == flow.thread and not flow.suspended
 
     def watch(path: str, module: nn.Module) -> None:
         def enter(module: nn.Module, args: Any, kwargs: Any = None) -> Any:  # None: another thread, half-way through
-            return _entering(flow, path, args, kwargs) if ours() else None
+            return _entering(flow, path, module, args, kwargs) if ours() else None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             return _leaving(flow, path, module, output) if ours() and output is not None else None
 
-        if flow.captures.enters:
+        if flow.captures.enters or path == entered:
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave))
 
@@ -46,21 +48,25 @@ def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
 
 
 def _concerned(root: nn.Module, flow: Flow) -> Iterable[tuple[str, nn.Module]]:
-    """All modules where values are read or detached on the way, else the one whose output is explained."""
+    """All modules where values are read or detached on the way, else the one whose output or input is explained."""
     if flow.captures.active or flow.plan.detach_at is not None:
         return root.named_modules()
-    return [(flow.leaves.path, root.get_submodule(flow.leaves.path))]
+    path = flow.leaves.place.path
+    return [(path, root.get_submodule(path))]
 
 
-def _entering(flow: Flow, path: str, args: Any, kwargs: Any) -> Any:
-    """Show the module's first tensor to the captures; give the arguments to go on with."""
+def _entering(flow: Flow, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """The arguments to go on with: the first tensor shown to the captures, leaves where they are explained."""
 
     def show(tensor: Tensor) -> Tensor:
         return _captured(flow, "input", path, tensor)
 
-    if any(is_floating(a) for a in args):
-        return with_first_changed(args, show), kwargs
-    return args, with_first_changed(dict(kwargs), show)
+    if flow.captures.enters:
+        if any(is_floating(a) for a in args):
+            args = with_first_changed(args, show)
+        else:
+            kwargs = with_first_changed(dict(kwargs), show)
+    return flow.leaves.arguments(flow, path, module, args, kwargs)
 
 
 def _leaving(flow: Flow, path: str, module: nn.Module, output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where explained values enter a forward pass: an input, the embedding that ids enter, a module's output.
+"""Where explained values enter a forward pass: an input, the embedding that ids enter, a module's output or input.
 
 There the value (or one that the method substitutes) becomes a leaf, and the model goes on with a live copy of it.
 """
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.engine.ops import Spelling
-from whence.engine.outputs import floating
-from whence.engine.places import place
+from whence.engine.outputs import entering, floating
+from whence.engine.places import Place, Side, place
 from whence.engine.trackers import Birth
 from whence.engine.trackers.ids import Ids, looked_up, with_ids
 from whence.errors import BaselineError, ModelError
@@ -24,7 +24,7 @@ from whence.util.tree import mapped
 if TYPE_CHECKING:
     from whence.engine.flow import Flow
 
-AT = "at"  # the key of a module's output; "at.NAME" where it has several tensors
+AT = "at"  # the key of a module's output, or input; "at.NAME" where it has several tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,21 +66,17 @@ class Leaves:
     """The leaves of one pass by key, and the values that a method wants at them."""
 
     values: Mapping[str, Tensor | Instead] = field(default_factory=dict)
-    at: str | None = None  # a module's path, or "path@2" for its second call
+    at: str | None = None  # a module's path, "path@2" for its second call, "path@input" for what enters it
     rows: int | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
     calls: int = 0  # how often the module at `path` has run
-    held: list[str] = field(default_factory=list)  # outputs of that module which have no rows, by name
+    held: list[str] = field(default_factory=list)  # tensors there which have no rows, by name
     ids: Ids = field(default_factory=Ids)
 
     @property
-    def path(self) -> str:
-        return place(self.at or "").path
-
-    @property
-    def call(self) -> int | None:
-        """Which of the module's calls is explained, from 1; None if it was not said."""
-        return place(self.at or "").call
+    def place(self) -> Place:
+        """Where a module's values are explained; its path is "" if that is nowhere."""
+        return place(self.at or "")
 
     def enter(self, flow: Flow, key: str, value: Tensor, look_up: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Make the value (or what `values` has for it) a leaf; give what the model goes on with."""
@@ -129,13 +125,29 @@ class Leaves:
 
     def output(self, flow: Flow, path: str, module: nn.Module, output: Any) -> Any:
         """A module's output with its floating tensors made live, if this is the call that is explained."""
-        if path != self.path or not path:
+        if not self._is_here(path, "output"):
             return output
+        live = self._live(flow, floating(output, module))
+        return mapped(output, lambda t: live.get(id(t), t))
+
+    def arguments(self, flow: Flow, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The same for what enters a module."""
+        if not self._is_here(path, "input"):
+            return args, kwargs
+        live = self._live(flow, entering(module, args, kwargs))
+        return mapped(args, lambda t: live.get(id(t), t)), mapped(kwargs, lambda t: live.get(id(t), t))
+
+    def _is_here(self, path: str, side: Side) -> bool:
+        """Whether this is the call of the module that is explained."""
+        where = self.place
+        if path != where.path or side != where.side or not path:
+            return False
         self.calls += 1
-        if self.calls != (self.call or 1):
-            return output
+        return self.calls == (where.call or 1)
+
+    def _live(self, flow: Flow, parts: list[tuple[str, Tensor, int]]) -> dict[int, Tensor]:
+        """Live tensors by the identity of those in whose place they are."""
         live: dict[int, Tensor] = {}
-        parts = floating(output, module)
         for name, tensor, axis in parts:
             key = AT if len(parts) == 1 else f"{AT}.{name}"
             has_rows = tensor.dim() > axis and tensor.shape[axis] == self.rows
@@ -145,7 +157,7 @@ class Leaves:
                 self.held.append(name)
         if parts and not live:  # the first one has to say why
             live[id(parts[0][1])] = self._rows_first(flow, AT, parts[0][1], 0)
-        return mapped(output, lambda t: live.get(id(t), t))
+        return live
 
     def _rows_first(self, flow: Flow, key: str, tensor: Tensor, axis: int) -> Tensor:
         """One tensor of a module's output as a leaf with its rows first."""

@@ -1,12 +1,13 @@
-"""A module's output taken apart: its floating tensors by name, where their rows are, and how to put others in place.
+"""What a module gives, or gets, taken apart: floating tensors by name, where their rows are, and how to put others in.
 
 Names: a tensor by itself has none; fields of named tuples, dataclasses and ModelOutputs and keys of dicts are their own
 names, places in tuples are numbers, and what lies deeper is joined by dots ("1.0"). Recurrent layers' outputs have the
-names of PyTorch's documentation.
+names of PyTorch's documentation, and what a module gets has the names of its parameters.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -22,6 +23,7 @@ _NAMES: dict[type[nn.Module], dict[str, str]] = {
     nn.LSTMCell: {"0": "h", "1": "c"},
     nn.MultiheadAttention: {"0": "output", "1": "weights"},
 }
+HELD = ("mask", "position", "token_type_ids", "labels")  # in the names of arguments that are not explained unasked
 
 
 def floating(output: Any, module: nn.Module | None = None) -> list[tuple[str, Tensor, int]]:
@@ -32,6 +34,30 @@ def floating(output: Any, module: nn.Module | None = None) -> list[tuple[str, Te
         if not any(tensor is other for _, other, _ in tensors):
             tensors.append((names.get(name, name), tensor, _rows_of(module, name, tensor)))
     return tensors
+
+
+def entering(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor, int]]:
+    """The same for what a module gets, by its parameters' names; masks, positions and labels are left out."""
+    tensors: list[tuple[str, Tensor, int]] = []
+    for parameter, argument in (*zip(_parameters(module, len(args)), args, strict=True), *kwargs.items()):
+        for name, tensor in _inside(argument, parameter):
+            held = any(word in parameter for word in HELD)
+            if not held and not any(tensor is other for _, other, _ in tensors):
+                tensors.append((name, tensor, _rows_of_argument(module, name, tensor)))
+    return tensors
+
+
+def _parameters(module: nn.Module, count: int) -> list[str]:
+    """What the first so many arguments of a module are called; by number, where its signature does not say."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, p in inspect.signature(module.forward).parameters.items() if p.kind in by_place]
+    return [*names[:count], *map(str, range(len(names), count))]
+
+
+def _rows_of_argument(module: nn.Module, name: str, tensor: Tensor) -> int:
+    if tensor.dim() < 3 or not isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return 0
+    return int(name.startswith("hx") or not module.batch_first)
 
 
 def _rows_of(module: nn.Module | None, name: str, tensor: Tensor) -> int:

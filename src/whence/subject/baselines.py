@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.engine.leaves import AT
 from whence.errors import BaselineError, did_you_mean
 from whence.subject.baseline_choices import integrable, most_neutral
 from whence.subject.masks import real_units
@@ -51,11 +52,12 @@ class Baseline:
     def values(self, subject: Subject) -> dict[str, Tensor]:
         """x': what stands in the place of each explained value, like `subject.pinned().values`; padding stays."""
         pinned = subject.pinned()
-        x0 = self._without_a_pass(pinned) if subject.at is None else None
-        if x0 is None:
+        inside = {key: _filled(key, self.by_input[key], x) for key, x in pinned.values.items() if key in self._inside}
+        x0 = self._without_a_pass(pinned) if subject.at is None else inside
+        if x0 is None or len(x0) < len(pinned.values):
             replaced = self.as_inputs_of(subject)
             replaced.run(gradient=False)
-            x0 = replaced.measured.values
+            x0 = {**replaced.measured.values, **inside}
         values = {}
         for key, x in pinned.values.items():
             real = real_units(subject, key, x.shape)
@@ -64,11 +66,19 @@ class Baseline:
             values[key] = other if mask is None else torch.where(mask, other, x)
         return values
 
+    @property
+    def _inside(self) -> list[str]:
+        """The keys of what is given for a module's own values."""
+        return [name for name in self.by_input if is_inside(name)]
+
     def as_inputs_of(self, subject: Subject) -> Subject:
         """The subject with each explained input replaced by its baseline, and the same target.
 
         It has one row where one serves all: every baseline is a single row, and no other input has one entry per row.
         """
+        if self._inside:
+            by_input = {name: value for name, value in self.by_input.items() if name not in self._inside}
+            return replace(self, by_input=by_input).as_inputs_of(subject)
         pinned = subject.pinned()
         embedded = [n for n, v in self.by_input.items() if subject.input_roles.get(n) == "ids" and not is_ids(v)]
         if subject.at is not None and embedded:
@@ -166,11 +176,18 @@ def background(given: Any) -> Any:
 
 def _parsed(subject: Subject, given: Any, rest: float | None = None) -> Baseline:
     by_input = _by_input(subject, given)
+    for name, value in by_input.items():
+        if is_inside(name) and isinstance(value, str):
+            raise BaselineError(
+                f"The baseline for {name!r} is {value!r}.\n  Give a number or a tensor like its values."
+            )
     if rest is not None:
         by_input = {**dict.fromkeys(subject.input_roles, rest), **by_input}
     for name, value in by_input.items():
         if isinstance(value, str) and value not in named:
             raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")
+        if is_inside(name) and isinstance(value, Tensor):
+            continue  # its shape is known when the module has run
         if isinstance(value, Tensor) and (subject.input_roles.get(name) != "ids" or is_ids(value)):
             _filled(name, value, subject.inputs[name])
         elif not isinstance(value, str | Tensor):
@@ -182,7 +199,7 @@ def _by_input(subject: Subject, given: Any) -> dict[str, Any]:
     names = [name for name, role in subject.input_roles.items() if role != "fixed"] or list(subject.inputs)[:1]
     if isinstance(given, Mapping):
         for name in given:
-            if name not in subject.inputs:
+            if name not in subject.inputs and not (subject.at is not None and is_inside(name)):
                 raise BaselineError(f"The baseline names {name!r}, which is not an input. {did_you_mean(name, names)}")
         return dict(given)
     if isinstance(given, tuple):
@@ -196,6 +213,11 @@ def _by_input(subject: Subject, given: Any) -> dict[str, Any]:
 
 
 # ---- values ----
+
+
+def is_inside(name: str) -> bool:
+    """Whether a baseline's part is for the module that `at=` names: "at", or "at.NAME" where it has several tensors."""
+    return name.partition(".")[0] == AT
 
 
 def is_ids(value: Any) -> bool:

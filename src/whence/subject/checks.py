@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from whence.engine.flow import Flow
+from whence.engine.places import place
 from whence.errors import BaselineError, IndependentError, InputError, ModelError, NoAttention, NoRule
 from whence.util.stats import all_finite
 
@@ -18,22 +19,8 @@ if TYPE_CHECKING:
 def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
     """An error that says what to do, if nothing can be explained by this pass; `seen` if live ops were taken down."""
     leaves = flow.leaves
-    if subject.at is not None and not leaves.tensors:
-        raise InputError(
-            f"at={subject.at!r}: the module {leaves.path!r} ran {leaves.calls} times in this forward pass.\n"
-            "  Name a module that runs, and a call that happens (the first one is @1)."
-        )
-    if subject.at is not None and leaves.call is None and leaves.calls > 1:
-        raise InputError(
-            f"at={subject.at!r}: this module runs {leaves.calls} times in one forward pass.\n"
-            f'  Say which call is meant: at="{subject.at}@1" to at="{subject.at}@{leaves.calls}".'
-        )
-    leaf = next(iter(leaves.tensors.values()), None)
-    if subject.at is not None and leaf is not None and leaf.shape[:1] != (subject.rows,):
-        raise InputError(
-            f"at={subject.at!r}: this module's output is {tuple(leaf.shape)}, but its first dimension must be the "
-            f"{subject.rows} rows.\n  Name a module whose output keeps the rows first."
-        )
+    if subject.at is not None:
+        _check_module(subject, flow)
     if not all_finite(score):
         row = int((~torch.isfinite(score)).any(1).nonzero()[0])
         if flow.records:
@@ -67,6 +54,30 @@ def check_pass(subject: Subject, flow: Flow, score: Tensor, seen: bool) -> None:
         )
 
 
+def _check_module(subject: Subject, flow: Flow) -> None:
+    """An error if the module that is explained did not run as it was said, or has no tensor with the rows first."""
+    leaves, where = flow.leaves, flow.leaves.place
+    if not leaves.tensors and leaves.calls >= (where.call or 1):
+        does = "gets" if where.side == "input" else "gives"
+        raise InputError(f"at={subject.at!r}: this module {does} no floating tensor.\n  Name another one.")
+    if not leaves.tensors:
+        raise InputError(
+            f"at={subject.at!r}: the module {where.path!r} ran {leaves.calls} times in this forward pass.\n"
+            "  Name a module that runs, and a call that happens (the first one is @1)."
+        )
+    if where.call is None and leaves.calls > 1:
+        raise InputError(
+            f"at={subject.at!r}: this module runs {leaves.calls} times in one forward pass.\n"
+            f"  Say which call is meant: {where.calls(leaves.calls, 'at=')}."
+        )
+    leaf = next(iter(leaves.tensors.values()))
+    if leaf.shape[:1] != (subject.rows,):
+        raise InputError(
+            f"at={subject.at!r}: this module's {where.side} is {tuple(leaf.shape)}, but its first dimension must be "
+            f"the {subject.rows} rows.\n  Name a module whose {where.side} keeps the rows first."
+        )
+
+
 def _no_embedding(subject: Subject) -> IndependentError:
     """The error for a pass in which no explained value was met: ids that enter no embedding, if there are ids."""
     names = [name for name, role in subject.roles.items() if role == "ids"]
@@ -80,10 +91,15 @@ def _no_embedding(subject: Subject) -> IndependentError:
     )
 
 
+def _of_module(at: str) -> str:
+    where = place(at)
+    return f"the {where.side} of {at.removesuffix('@input')!r}"
+
+
 def independent(subject: Subject) -> IndependentError:
     """The error for a score that does not depend on what is explained."""
     names = [name for name, role in subject.roles.items() if role != "fixed"]
-    what = f"the output of {subject.at!r}" if subject.at else " and ".join(map(repr, names)) or "the input"
+    what = _of_module(subject.at) if subject.at else " and ".join(map(repr, names)) or "the input"
     return IndependentError(
         f"The explained score does not depend on {what} through any differentiable op.\n"
         "  Look for detach(), no_grad(), .data, .item(), arg-max or integer arithmetic on the way, "

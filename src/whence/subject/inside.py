@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """A module's first floating output in one call, and the score's gradient by it."""
+    """A module's first floating output, or input, in one call, and the score's gradient by it."""
 
     site: Site
     value: Tensor  # (rows, …)
@@ -30,7 +30,7 @@ class Inside:
 def read(subject: Subject, at: str, *, copies: bool = False) -> Inside:
     """One pass over the subject's values, and back to the place `at`, everything by the derivative."""
     where = place(at)
-    done = subject.run({"*": derivative}, wants=lambda s: s.kind == "output" and s.path == where.path, copies=copies)
+    done = subject.run({"*": derivative}, wants=lambda s: s.kind == where.side and s.path == where.path, copies=copies)
     site = _one_call(where, list(done.captured))
     if site not in done.edges or not done.score.requires_grad:
         raise independent(subject)
@@ -48,8 +48,8 @@ def _one_call(where: Place, sites: list[Site]) -> Site:
     """The call that is meant, which has to happen, and only once if it was not said which."""
     if where.call is None and len(sites) > 1:
         raise InputError(
-            f"at={where.path!r}: this module runs {len(sites)} times in one forward pass.\n"
-            f'  Say which call is meant: at="{where.path}@1" to at="{where.path}@{len(sites)}".'
+            f"at={str(where)!r}: this module runs {len(sites)} times in one forward pass.\n"
+            f"  Say which call is meant: {where.calls(len(sites), 'at=')}."
         )
     site = next((site for site in sites if site.call == (where.call or 1)), None)
     if site is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.engine.places import Place
 from whence.errors import TargetError
-from whence.subject.up_to import UpTo
+from whence.subject.up_to import Arguments, UpTo
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject
@@ -31,7 +31,7 @@ class Neuron:
     def __call__(self, output: Any) -> Any:
         """One score per row."""
         if callable(self.index):
-            return self.index(output)
+            return self.index(output.alone() if isinstance(output, Arguments) else output)
         assert isinstance(output, Tensor)
         index = self.index if isinstance(self.index, tuple) else (self.index,)
         if len(index) != output.dim() - 1 and Ellipsis not in index:
@@ -55,8 +55,9 @@ class Neuron:
 def neuron(path: str, index: Any) -> Neuron:
     """A unit inside the model, as `target=`: f is then a module's output at an index, and nothing after it is run.
 
-    `path` is the module ("path@2": its second call). `index` is an int, a slice, a tuple of them into one row's output
-    (what slices select is summed), or a function from the module's output to one score per row.
+    `path` is the module ("path@2": its second call; "path@input": what enters it). `index` is an int, a slice, a tuple
+    of them into one row's output (what slices select is summed), or a function from the module's output to one score
+    per row.
 
     >>> import torch, whence
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))

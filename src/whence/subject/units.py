@@ -28,9 +28,15 @@ def explained_inputs(subject: Subject) -> list[str]:
     return inputs_of(subject.values)
 
 
+def shape_of(subject: Subject, name: str) -> torch.Size:
+    """The shape of an explained input, or of a module's explained value."""
+    value: Tensor = subject.inputs[name] if subject.at is None else subject.values[name]
+    return value.shape
+
+
 def channel_axis(subject: Subject, name: str) -> int | None:
     """The axis of an input that holds no positions: the hidden one of tokens, the channels of images and signals."""
-    shape = subject.inputs[name].shape
+    shape = shape_of(subject, name)
     if subject.roles.get(name) == "ids" or len(shape) < 3:
         return None
     return 2 if has_tokens(subject, name, shape) else 1
@@ -38,7 +44,7 @@ def channel_axis(subject: Subject, name: str) -> int | None:
 
 def position_axes(subject: Subject, name: str) -> list[int]:
     """The axes of an input along which its positions are counted: tokens, pixels, time steps or features."""
-    return [axis for axis in range(1, subject.inputs[name].dim()) if axis != channel_axis(subject, name)]
+    return [axis for axis in range(1, len(shape_of(subject, name))) if axis != channel_axis(subject, name)]
 
 
 def block_numbers(shape: Sequence[int], axes: Sequence[int], side: int = 1) -> Tensor:
@@ -69,7 +75,7 @@ def _by_name(subject: Subject, units: Any) -> dict[str, Any]:
 
 
 def _numbers(subject: Subject, name: str, units: Any) -> Tensor:
-    shape = subject.inputs[name].shape
+    shape = shape_of(subject, name)
     if isinstance(units, Tensor):
         return _given(subject, name, units)
     if is_whole(units) and int(units) > 0:
@@ -96,7 +102,7 @@ def _numbers(subject: Subject, name: str, units: Any) -> Tensor:
 
 
 def _named_axes(subject: Subject, name: str, units: str) -> list[int]:
-    shape, ids = subject.inputs[name].shape, subject.roles.get(name) == "ids"
+    shape, ids = shape_of(subject, name), subject.roles.get(name) == "ids"
     fits = {"pixels": len(shape) > 2 and not ids, "tokens": ids or len(shape) == 3}
     if not fits.get(units, True):
         form = {"pixels": "(rows, channels, height, width)", "tokens": "(rows, n, hidden), or ids"}[units]
@@ -111,7 +117,7 @@ def _named_axes(subject: Subject, name: str, units: str) -> list[int]:
 
 def _blocks(subject: Subject, name: str, side: int) -> Tensor:
     """Blocks of pixels, tokens or time steps with sides of this length; padding is not counted."""
-    shape, axes = subject.inputs[name].shape, position_axes(subject, name)
+    shape, axes = shape_of(subject, name), position_axes(subject, name)
     real = real_units(subject, name, shape)
     if real is None:
         return block_numbers(shape, axes, side)
@@ -126,7 +132,7 @@ def _given(subject: Subject, name: str, units: Tensor) -> Tensor:
             f"{subject.method}: units= has the dtype {units.dtype}, but it must number the units.\n"
             "  Give whole numbers, the same for what is removed together; below 0 is never removed."
         )
-    shape, channel = (subject.total_rows, *subject.inputs[name].shape[1:]), channel_axis(subject, name)
+    shape, channel = (subject.total_rows, *shape_of(subject, name)[1:]), channel_axis(subject, name)
     forms = [units, units[None]]
     forms += [form.unsqueeze(channel) for form in forms if channel is not None and form.dim() == len(shape) - 1]
     fitting = {form.shape: form for form in forms if _fits(form.shape, shape, channel)}

@@ -1,9 +1,9 @@
-"""A model up to one of its modules: what that module gives, after which nothing has to run."""
+"""A model up to one of its modules: what that module gives or gets, after which nothing has to run."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whence.engine import blame
 from whence.engine.custom_functions import suspended
-from whence.engine.outputs import floating
+from whence.engine.outputs import entering, floating
 from whence.engine.places import Place
 from whence.engine.scope import rewind
 from whence.errors import InputError, WhenceError
@@ -31,27 +31,46 @@ class _Reached(BaseException):
 
 
 @dataclass(frozen=True, eq=False)
+class Arguments:
+    """What enters a module."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def alone(self) -> Any:
+        """The one argument that there is, or all of them."""
+        given = (*self.args, *self.kwargs.values())
+        return given[0] if len(given) == 1 else given
+
+
+@dataclass(frozen=True, eq=False)
 class UpTo:
-    """A function of the model's inputs that gives a module's output; its hook lives for the call only."""
+    """A function of the model's inputs that gives a module's output or input; its hook lives for the call only."""
 
     model: Callable[..., Any]
     root: nn.Module
     place: Place
-    first: bool = False  # of its output, the first floating tensor, rows first
+    first: bool = False  # of what is there, the first floating tensor, rows first
     leaves: bool = True  # False: run to the end, and give how often the module ran
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls, thread, wanted = 0, threading.get_ident(), self.place.call or 1
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
+        def leave(there: Any) -> None:
             nonlocal calls
             if threading.get_ident() != thread:
                 return
             calls += 1
             if self.leaves and calls == wanted:
-                raise _Reached(output)
+                raise _Reached(there)
 
-        handle = self.module.register_forward_hook(leave)
+        def enters(module: nn.Module, args: Any, kwargs: Any) -> None:
+            leave(Arguments(args, kwargs))
+
+        if self.place.side == "input":
+            handle = self.module.register_forward_pre_hook(enters, with_kwargs=True)
+        else:
+            handle = self.module.register_forward_hook(lambda module, args, output: leave(output))
         try:
             self.model(*args, **kwargs)
         except _Reached as reached:
@@ -75,10 +94,9 @@ class UpTo:
         if calls < (self.place.call or 1):
             raise self._not_met(calls)
         if self.place.call is None and calls > 1:
-            path = self.place.path
             raise InputError(
-                f"The module {path!r} runs {calls} times in one forward pass.\n"
-                f'  Say which call is meant: "{path}@1" to "{path}@{calls}".'
+                f"The module {self.place.path!r} runs {calls} times in one forward pass.\n"
+                f"  Say which call is meant: {self.place.calls(calls)}."
             )
 
     def _not_met(self, calls: int) -> InputError:
@@ -88,10 +106,13 @@ class UpTo:
         )
 
     def tensors(self, output: Any) -> dict[str, Tensor]:
-        """The floating tensors of the module's output by name, rows first."""
-        parts = floating(output, self.module)
+        """The floating tensors there by name, rows first."""
+        if isinstance(output, Arguments):
+            parts, does = entering(self.module, output.args, output.kwargs), "gets"
+        else:
+            parts, does = floating(output, self.module), "gives"
         if not parts:
-            raise InputError(f"The module {self.place.path!r} gives no floating tensor.\n  Name another one.")
+            raise InputError(f"The module {self.place.path!r} {does} no floating tensor.\n  Name another one.")
         return {name: tensor.movedim(axis, 0) if axis else tensor for name, tensor, axis in parts}
 
 

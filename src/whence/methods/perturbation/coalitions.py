@@ -13,7 +13,7 @@ from whence.errors import InputError, ModelError
 from whence.subject import Subject
 from whence.subject.batching import in_batches, values_of
 from whence.subject.masks import real_units
-from whence.subject.units import explained_inputs, unit_numbers
+from whence.subject.units import explained_inputs, shape_of, unit_numbers
 from whence.util.keys import input_of
 from whence.util.progress import bar
 
@@ -74,7 +74,7 @@ class Players:
         """Each row's scores (n, k) at the elements of their units, or shared equally among them: (rows, k, …)."""
         by_key = {}
         for name, numbers in self.numbers.items():
-            shape = self.subject.inputs[name].shape
+            shape = shape_of(self.subject, name)
             copies = shape[1:].numel() // numbers[0].numel()  # elements that one number stands for
             rows = [_placed(s, of, copies if shared else 0) for s, of in zip(scores, numbers, strict=True)]
             whole = torch.stack(rows).expand(-1, -1, *shape[1:])  # (rows, k, …)
@@ -113,7 +113,7 @@ def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor]
     counts = [0] * pinned.rows
     by_input = {}
     for name in explained_inputs(pinned):
-        shape = pinned.inputs[name].shape
+        shape = shape_of(pinned, name)
         real = real_units(pinned, name, shape)
         numbers_of = given[name].expand(pinned.rows, *given[name].shape[1:])
         if real is not None:

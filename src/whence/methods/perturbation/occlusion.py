@@ -19,7 +19,7 @@ from whence.methods.answer import Answer
 from whence.methods.perturbation.coalitions import Coalitions, Players, counted, listed, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
-from whence.subject.units import block_numbers, channel_axis, explained_inputs, position_axes
+from whence.subject.units import block_numbers, channel_axis, explained_inputs, position_axes, shape_of
 from whence.util.checks import is_whole, not_allowed
 
 _CHUNK = 1024  # windows at a time
@@ -33,7 +33,6 @@ _FEW = 1 << 22  # bytes of coalitions that are kept: they are read twice
     aliases=("loo", "ablation", "feature_ablation"),
     propagates=False,
     reference=True,
-    at=False,
 )
 def leave_one_out(subject: Subject, *, units: Any = "auto") -> Answer:
     """What the score loses without a unit, φᵢ = f(x) − f(x with unit i at the baseline), n + 1 evaluations per row.
@@ -50,7 +49,6 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> Answer:
     aliases=("sliding_window",),
     propagates=False,
     reference=True,
-    at=False,
 )
 def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units: Any = "auto") -> Answer:
     """What the score loses without a window of the input, f(x) − f(x with the window at the baseline), slid over it.
@@ -68,7 +66,7 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
         return _one_by_one(subject, units)
     pinned = subject.pinned()
     axes = {name: _axes(pinned, name, window) for name in explained_inputs(pinned)}
-    game = players(subject, numbers={name: block_numbers(pinned.inputs[name].shape, axes[name]) for name in axes})
+    game = players(subject, numbers={name: block_numbers(shape_of(pinned, name), axes[name]) for name in axes})
     windows = [_slid(game, row, axes, window, stride) for row in range(pinned.rows)]
     scores = game.evaluate(windows)
     values = game.spread([_means(row, score[:1] - score) for row, score in zip(windows, scores, strict=True)])
@@ -102,7 +100,7 @@ def _axes(subject: Subject, name: str, window: Any) -> list[int]:
     """The axes over which windows slide: where places are, or the last ones for a tuple."""
     if not isinstance(window, tuple | list):
         return position_axes(subject, name)
-    shape = subject.inputs[name].shape
+    shape = shape_of(subject, name)
     every = [axis for axis in range(1, len(shape)) if axis == 1 or channel_axis(subject, name) != 2]
     if not 1 <= len(window) <= len(every):
         raise ParameterError(
@@ -174,7 +172,7 @@ def _product(axes: Iterable[Sequence[int]]) -> Tensor:
 
 def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
     """How many positions there are along each axis, without padding."""
-    shape = game.subject.inputs[name].shape
+    shape = shape_of(game.subject, name)
     real = real_units(game.subject, name, shape)
     return [shape[axis] if real is None or axis != 1 else int(real[row].sum()) for axis in axes]
 

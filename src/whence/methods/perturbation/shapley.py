@@ -23,7 +23,6 @@ from whence.subject.noise import generator
     aliases=("shapley_values", "shapley_value_sampling"),
     propagates=False,
     reference=True,
-    at=False,
     complete=True,
 )
 def shapley(

@@ -24,7 +24,6 @@ from whence.subject.noise import generator
     aliases=("shap",),
     propagates=False,
     reference=True,
-    at=False,
     complete=True,
 )
 def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int, Bounds(low=4)] = 512) -> Answer:
@@ -49,7 +48,6 @@ def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int
     order=140,
     propagates=False,
     reference=True,
-    at=False,
 )
 def lime(
     subject: Subject,
