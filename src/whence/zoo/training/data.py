@@ -109,9 +109,13 @@ def _parsed(tree: str) -> list[tuple[str, int, bool]]:
 
 def questions(split: str) -> Labelled:
     """TREC: questions by what they ask for."""
-    file = f"TREC.{split}.all"
-    lines = (place("sentence_classification", file) / file).read_text(encoding="latin-1").splitlines()
-    return [(natural(text), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
+    return [(natural(text), label) for text, label in labelled(f"TREC.{split}.all")]
+
+
+def labelled(file: str) -> Labelled:
+    """The lines of one of the classification sets, tokenised as they are there, with their labels."""
+    lines = (place("sentence_classification", file) / file).read_text(encoding="latin-1").strip().split("\n")
+    return [(text.strip(), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
 
 
 def sentences() -> list[str]:
