@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -170,14 +171,19 @@ def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tupl
 
 def find_rule(rules: Mapping[str, Rule], family: str, name: str = "") -> Rule | None:
     """By family, by spelling, by group, then what "*" says of everything else but views, which are autograd's."""
-    rule = next((rules[key] for key in keys(family, name) if key in rules), None)
+    rule = None
+    for key in keys(family, name):
+        if key in rules:
+            rule = rules[key]
+            break
     return rule or (rules.get("*") if GROUP.get(family) != "view" else None)
 
 
-def keys(family: str, name: str) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def keys(family: str, name: str) -> tuple[str, ...]:
     """What an op's rule may be given under, narrowest first; a family's or group's name is never a spelling."""
     spelling = [] if name in GROUP or name in FAMILIES else [name]
-    return [family, *spelling, *([GROUP[family]] if family in GROUP else [])]
+    return (family, *spelling, *([GROUP[family]] if family in GROUP else []))
 
 
 def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule]:

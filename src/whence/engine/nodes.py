@@ -101,6 +101,7 @@ class _Ruled(Node):
         call.kept = tuple(y.detach().clone() for y in outputs) if call.copies else ()
         call.versions, call.made = tuple(map(version_of, (*inputs, *call.loose))), tuple(map(version_of, outputs))
         ctx.signal, ctx.call = signal, call
+        ctx.set_materialize_grads(len(outputs) > 1)
         given = tuple(y.detach() for y in outputs)
         fixed = [not (y.is_floating_point() if rebuilt else y.requires_grad) for y in outputs]
         ctx.mark_non_differentiable(*(g for g, constant in zip(given, fixed, strict=True) if constant))
@@ -114,9 +115,11 @@ class _Ruled(Node):
                 f"The model differentiates {call} twice, but a rule can be differentiated only once.\n"
                 "  Use a method without a rule for this op, such as gradient."
             )
+        if signals[0] is None:  # nothing comes, and nothing is handed on
+            return (None,) * (3 + len(call.inputs))
         rule = call.rule_in(ctx.signal.rules) or derivative
         given = rule(call, signals[0] if len(signals) == 1 else signals)
-        _check_given(str(call), [x.shape for x in call.inputs], rule, given)
+        _check_given(call, [x.shape for x in call.inputs], rule, given)
         gradients = (given,) if isinstance(given, Tensor) else tuple(given)
         return (None, None, None, *gradients)
 
@@ -137,6 +140,7 @@ class _Prepared(Node):
             ctx.back = rule.prepare(call)
         ctx.signal, ctx.rule, ctx.family, ctx.name, ctx.title = signal, rule, call.family, call.name, str(call)
         ctx.shapes = [x.shape for x in inputs]
+        ctx.set_materialize_grads(len(outputs) > 1)
         given = tuple(y.detach() for y in outputs)
         ctx.mark_non_differentiable(*(g for g in given if not (g.is_floating_point() or g.is_complex())))
         return given
@@ -145,13 +149,17 @@ class _Prepared(Node):
     def backward(ctx: Any, *signals: Tensor) -> Any:
         if find_rule(ctx.signal.rules, ctx.family, ctx.name) is not ctx.rule or torch.is_grad_enabled():
             raise CallsNeeded
+        if signals[0] is None:
+            return (None,) * (3 + len(ctx.shapes))
         given = ctx.back(signals[0] if len(signals) == 1 else signals)
         _check_given(ctx.title, ctx.shapes, ctx.rule, given)
         return (None, None, None, *((given,) if isinstance(given, Tensor) else tuple(given)))
 
 
-def _check_given(title: str, wanted: Sequence[torch.Size], rule: Rule | None, given: Any) -> None:
+def _check_given(title: Any, wanted: Sequence[torch.Size], rule: Rule | None, given: Any) -> None:
     """A rule gives one tensor per live input, each of that input's shape, or None for zero."""
+    if isinstance(given, Tensor) and len(wanted) == 1 and given.shape == wanted[0]:
+        return
     parts = [given] if isinstance(given, Tensor) else list(given) if isinstance(given, list | tuple) else [given]
     fits = len(parts) == len(wanted) and all(
         p is None or (isinstance(p, Tensor) and p.shape == shape) for p, shape in zip(parts, wanted, strict=False)

@@ -43,7 +43,7 @@ class Boundary:
     call: int
     number: int  # of the last op before it
     life: Life
-    carried: list[Tensor] = field(default_factory=list)
+    carried: list[Tensor | None] = field(default_factory=list)
 
 
 class Ledger:
@@ -76,8 +76,8 @@ class Ledger:
         kept = tensor.detach() if self.multiplies else None
 
         def carried(r: Tensor | None) -> None:
-            if self.on and r is not None:
-                step.carried.append(float((r if kept is None else r * kept).sum().real))
+            if self.on:
+                step.carried.append(0.0 if r is None else float((r if kept is None else r * kept).sum().real))
 
         tensor.register_hook(carried)
         if note is not None:
@@ -97,7 +97,8 @@ class Ledger:
 
         def carried(r: Tensor | None) -> None:
             if self.on and r is not None:
-                there.carried.append(self.sums(r if kept is None else r * kept, row_axis))
+                there.carried += [None] * (self.target + 1 - len(there.carried))
+                there.carried[self.target] = self.sums(r if kept is None else r * kept, row_axis)
 
         tensor.register_hook(carried)
 
