@@ -140,13 +140,16 @@ class Call:
         there.versions = tuple(map(version_of, (*there.inputs, *there.loose)))
         return there
 
-    def vjp(self, m: Any) -> tuple[Tensor | None, ...]:
-        """What the op's own derivative makes of the signal m: one tensor per live input."""
+    def vjp(self, m: Any, wanted: Sequence[Any] | None = None) -> tuple[Tensor | None, ...]:
+        """What the op's own derivative makes of the signal m: one tensor per live input, or per one that is wanted."""
         if self.family == "batch_norm" and isinstance(m, Tensor):
             m = m.contiguous()  # see inplace.in_rows
         if self.family in REBUILT or not self.inputs[0].requires_grad:
             return self.derivative_at(self.x, m)  # x, which says so if the model has overwritten it
-        return _pulled(self.outputs, self.inputs, m)
+        if wanted is None or all(wanted):
+            return _pulled(self.outputs, self.inputs, m)
+        found = iter(_pulled(self.outputs, [x for x, want in zip(self.inputs, wanted, strict=True) if want], m))
+        return tuple(next(found) if want else None for want in wanted)
 
     def rule_in(self, rules: Mapping[str, Rule]) -> Rule | None:
         return find_rule(rules, self.family, self.name)
@@ -162,7 +165,7 @@ def version_of(tensor: Tensor) -> int:
 def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], m: Any) -> tuple[Tensor | None, ...]:
     signals = [m] if isinstance(m, Tensor) else list(m)
     pairs = [(y, s) for y, s in zip(outputs, signals, strict=True) if y.requires_grad]
-    if not pairs:
+    if not pairs or not inputs:
         return (None,) * len(inputs)
     return torch.autograd.grad(
         [y for y, _ in pairs], inputs, [s for _, s in pairs], retain_graph=True, allow_unused=True
@@ -202,7 +205,8 @@ class Ahead:
     """A rule that does its work in the forward pass and keeps what the way back needs, not the op itself."""
 
     prepare: Callable[[Call], Back]
-    when: Callable[[Call], bool] | None = None  # for ops whose constants the data chose; elsewhere they are plain
+    when: Callable[[Call], bool] | None = None  # which ops it is for; the others are plain
+    loose: bool = True  # with `when`: it is only for ops with constants that the data chose
     secant: bool = False  # Δy/Δx, for which RevealCancel may stand
 
     @property

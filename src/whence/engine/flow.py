@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import custom_functions
+from whence.engine import custom_functions, dense
 from whence.engine.arguments import placed
 from whence.engine.call import Call, Rule, derivative, find_rule, rule_name
 from whence.engine.captures import Captures
@@ -279,9 +279,9 @@ class Flow(TorchFunctionMode):
         if weights is not None:
             args, kwargs, live = self._visited(weights, args, kwargs, live)
         op = Op(name, family, self.here(), func, args, kwargs, live, loose, target, rule)
-        when = getattr(rule, "when", None)  # a rule for ops whose constants the data chose
+        when = getattr(rule, "when", None)  # a rule for some ops of its family
         if rule is not None and rule is not derivative and not isinstance(op.target, list | tuple):
-            op.ruled = bool(loose) if when else not only_views(op)
+            op.ruled = bool(loose) or not rule.loose if when else not only_views(op)  # type: ignore[attr-defined]
         for before in self._before:
             before(op)
         if op.wants_call or (op.ruled and not self.records):
@@ -319,7 +319,7 @@ class Flow(TorchFunctionMode):
                     return result
             if op.ruled:
                 return run_with_rule(self._signal, op, op.call, op.rule if self._ahead else None)
-        result = op.func(*op.args, **op.kwargs)
+        result = dense.run(op)
         return in_rows(result) if op.name == "batch_norm" else result
 
     def _rule(self, family: str, name: str) -> tuple[Rule | None, str]:

@@ -32,7 +32,7 @@ def uniform_rules(constant: bool, positions: bool = False) -> dict[str, Rule]:
     product = constant_product if constant else uniform_product
     return {
         "elementwise": Ahead(ratio),
-        **({"add": Ahead(given_back)} if positions else {}),
+        **({"add": Ahead(given_back, when=_is_given_back, loose=False)} if positions else {}),
         "layer_norm": Ahead(held_norm),
         "rms_norm": Ahead(held_norm),
         **dict.fromkeys(("multiply", "divide", "matmul", "einsum", "bilinear", "prod"), product),
@@ -53,27 +53,18 @@ def ratio(call: Call) -> Back:
     return lambda m: (m * ratios).sum_to_size(shape)
 
 
+def _is_given_back(call: Call) -> bool:
+    two = len(call.inputs) == 1 and len(call.args) > 1 and all(isinstance(a, Tensor) for a in call.args[:2])
+    return two and stands(call, terms_of(call))
+
+
 def given_back(call: Call) -> Back:
-    """The derivative of a sum; what stands at a token's own position multiplies the token's signal by y/x."""
-    terms, shapes = terms_of(call), [x.shape for x in call.inputs]
-    if not stands(call, terms):
-        return _plain_sum(call)
-    x, y = next(t.value for t in terms if t.place is not None), call.y  # with its sign
-    there = x.abs() > torch.finfo(x.dtype).tiny ** 0.5
+    """What stands at a token's own position multiplies the token's signal by y/x."""
+    x, y = next(t.value for t in terms_of(call) if t.place is not None), call.y  # with its sign
+    shape, there = call.inputs[0].shape, x.abs() > torch.finfo(x.dtype).tiny ** 0.5
     sign = signs_of(call)[0 if call.args[0] is call.inputs[0] else 1]
     ratios = sign * torch.where(there, y / torch.where(there, x, 1.0), 1.0)
-    return lambda m: (m * ratios).sum_to_size(shapes[0])
-
-
-def _plain_sum(call: Call) -> Back:
-    """The derivative of a sum, for which nothing has to be kept."""
-    if call.name in ("neg", "negative") or len(call.args) < 2:
-        return lambda m: -m if call.name in ("neg", "negative") else m
-    signs = [
-        sum(sign for value, sign in zip(call.args[:2], signs_of(call), strict=True) if value is x) for x in call.inputs
-    ]
-    shapes = [x.shape for x in call.inputs]
-    return lambda m: [(m if s == 1 else m * s).sum_to_size(shape) for s, shape in zip(signs, shapes, strict=True)]
+    return lambda m: (m * ratios).sum_to_size(shape)
 
 
 def _value(call: Call, point: float) -> float:
@@ -112,7 +103,7 @@ def uniform_product(call: Call, m: Tensor) -> Gradients:
     weights = leaders(call)
     if weights is None:
         weights = (1 / factors(call),) * len(call.inputs)
-    return _weighed(call.vjp(m), weights)
+    return _weighed(call.vjp(m, weights), weights)
 
 
 def constant_product(call: Call, m: Tensor) -> Gradients:
@@ -123,7 +114,7 @@ def constant_product(call: Call, m: Tensor) -> Gradients:
         for held in ("attends", "gates"):
             if weights is None and getattr(a, held) != getattr(b, held):
                 weights = (0.0, 1.0) if getattr(a, held) else (1.0, 0.0)
-    return uniform_product(call, m) if weights is None else _weighed(call.vjp(m), weights)
+    return uniform_product(call, m) if weights is None else _weighed(call.vjp(m, weights), weights)
 
 
 def _weighed(given: Sequence[Tensor | None], weights: tuple[float, ...]) -> list[Tensor | None]:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from whence.engine.call import Call
+from whence.engine.dense import matrix_of
 from whence.util.tree import swapped, tensors_in
 
 Pull = Callable[[Tensor], Tensor]
-_MANY = 8  # positions of which it pays to look for those that have a signal
 
 
 @dataclass(eq=False)
@@ -101,24 +101,7 @@ def maps_of(call: Call) -> Maps | None:
 
 def is_dense(call: Call) -> tuple[Tensor, Tensor | None] | None:
     """Weight (outputs, inputs) and bias of a product of positions with a matrix; None where it is another op."""
-    args, name = call.args, call.name
-    if len(call.inputs) != 1 or call.kwargs or not all(isinstance(a, Tensor | None) for a in args):
-        return None
-    x = call.inputs[0]
-    if name == "linear" and len(args) > 1 and args[0] is x:
-        return args[1], args[2] if len(args) > 2 else None
-    if name == "addmm" and len(args) == 3 and args[1] is x and args[0].dim() == 1 and args[0].dtype == x.dtype:
-        return args[2].mT, args[0]
-    if name in ("matmul", "mm") and len(args) == 2 and args[0] is x and x.dim() > 1 and args[1].dim() == 2:
-        return (args[1].mT, None) if args[1].dtype == x.dtype else None
-    return None
-
-
-def positions(signal: Tensor) -> Tensor | None:
-    """Of (positions, …), those that have a signal, where they are few."""
-    if len(signal) < _MANY or 2 * int((signal[:, 0] != 0).sum()) >= len(signal):
-        return None
-    return torch.linalg.vector_norm(signal, 1, dim=1).nonzero().flatten()
+    return matrix_of(call.name, call.args, call.kwargs, call.inputs[0]) if len(call.inputs) == 1 else None
 
 
 def dense(

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule
+from whence.engine.dense import positions
 from whence.engine.expand import EXPANSIONS
 from whence.rules import linear_maps
 from whence.rules.lrp_division import Divide, Named, first, quotient, times_input, write_off
@@ -168,7 +169,7 @@ class _WithWeights(Named):
         """A dense layer, at the positions that have relevance."""
         x, y, lead = call.x[0], call.y, r.shape[:-1]
         rows = r.reshape(-1, r.shape[-1])
-        seen = linear_maps.positions(rows)
+        seen = positions(rows)
         rows = rows if seen is None else rows[seen]
         memo = call.note.memo((weight.numel() + y.numel()) * y.element_size())
         maps = linear_maps.dense(x.flatten(0, -2), y.flatten(0, -2), weight, bias, memo, seen)

@@ -129,14 +129,13 @@ def terms_of(call: Call) -> list[Term]:
     given = call.args[:2]
     if call.name in ("neg", "negative") or len(given) < 2:
         return [Term(call.x[0], 0)]
-    y = call.y
     terms = []
     for value, sign in zip(given, signs_of(call), strict=True):
         place = next((i for i, x in enumerate(call.inputs) if x is value), None)
         tensor = (
             wide(value.detach())
             if isinstance(value, Tensor)
-            else torch.as_tensor(value, dtype=y.dtype, device=y.device)
+            else torch.as_tensor(value, dtype=call.y.dtype, device=call.y.device)
         )
         loose = any(value is t for t in call.loose)
         bias = place is None and isinstance(value, Tensor) and not loose and value.dim() == 1
