@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,103 @@ def test_the_units_of_several_inputs_play_together(method: str) -> None:
         close(halves.values[1][:, :2], 2 * b[:, :2].sum(1, keepdim=True).expand(-1, 2) / share, 1e-9)
 
 
+# ---- one unit across several inputs ----
+
+
+def of_two(a: Tensor, b: Tensor) -> Tensor:
+    return torch.tanh(a @ WEIGHTS[0, 0, :5]) * (b @ WEIGHTS[0, 1, :3]) + a[:, 0] * b[:, 2]
+
+
+TWO = (SIGNALS[:, 0], SIGNALS[:, 1, :3])
+JOINT = (torch.tensor([[0, 0, 1, 2, 2]]), torch.tensor([[2, 1, 3]]))  # unit 1 and unit 2 are in both
+
+
+def together(kept: list[int]) -> Tensor:
+    """f with these units in place and all others at 0.5, written out."""
+    a, b = (x.clone() for x in TWO)
+    for x, units in zip((a, b), JOINT, strict=True):
+        for unit in range(4):
+            if unit not in kept:
+                x[:, units[0] == unit] = 0.5
+    return of_two(a, b)
+
+
+def slow_joint(method: str) -> dict[int, Tensor]:
+    """Each unit's value, set by set."""
+    everyone, found = [0, 1, 2, 3], {}
+    for unit in everyone:
+        others = [u for u in everyone if u != unit]
+        if method in ("leave_one_out", "occlusion"):
+            found[unit] = together(everyone) - together(others)
+            continue
+        total = torch.zeros(2).double()
+        for size in range(4):
+            for some in itertools.combinations(others, size):
+                weight = math.factorial(size) * math.factorial(3 - size) / math.factorial(4)
+                total += weight * (together([*some, unit]) - together(list(some)))
+        found[unit] = total
+    return found
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "occlusion", "shapley", "kernel_shap"])
+@pytest.mark.parametrize("form", ["tuple", "dict", "all rows"])
+def test_the_same_number_in_two_inputs_is_one_unit(method: str, form: str) -> None:
+    units: Any = {"tuple": JOINT, "dict": dict(zip("01", JOINT, strict=True))}.get(form)
+    if form == "all rows":
+        units = (JOINT[0].expand(2, -1), JOINT[1])
+    a = explain(of_two, TWO, method, units=units, baseline=0.5)
+    sizes = {0: 2, 1: 2, 2: 3, 3: 1}
+    for unit, expected in slow_joint(method).items():
+        for values, numbers in zip(a.values, JOINT, strict=True):
+            inside = numbers[0] == unit
+            if not inside.any():
+                continue
+            share = sizes[unit] if method in SHARED else 1
+            close(values[:, inside], expected[:, None].expand(-1, int(inside.sum())) / share, 1e-9)
+    if method in SHARED:
+        close(sum(v.sum(1) for v in a.values), a.output_value - a.baseline_value, 1e-9)
+
+
+def test_units_that_differ_from_row_to_row_across_inputs() -> None:
+    units = (torch.tensor([[0, 0, 1, 1, 1], [3, -1, 3, 3, 7]]), torch.tensor([[1, 2, 2], [7, 7, -1]]))
+    both = explain(of_two, TWO, "shapley", units=units)
+    for row in range(2):
+        alone = explain(
+            of_two, tuple(x[row : row + 1] for x in TWO), "shapley", units=tuple(u[row : row + 1] for u in units)
+        )
+        for whole, one in zip(both.values, alone.values, strict=True):
+            close(whole[row], one[0], 1e-12)
+    assert both.receipt["evaluations"] == [8, 4]
+    assert both.values[0][1, 1] == 0
+
+
+def test_captum_agrees_about_units_across_inputs() -> None:
+    from captum.attr import FeatureAblation, ShapleyValues
+
+    ablated = FeatureAblation(of_two).attribute(TWO, baselines=(0.5, 0.5), feature_mask=JOINT)
+    for ours, theirs in zip(
+        explain(of_two, TWO, "leave_one_out", units=JOINT, baseline=0.5).values, ablated, strict=True
+    ):
+        close(ours, theirs.double(), 1e-6)
+    shared = ShapleyValues(of_two).attribute(TWO, baselines=(0.5, 0.5), feature_mask=JOINT)
+    sizes = torch.tensor([2.0, 2, 3, 1]).double()
+    values = explain(of_two, TWO, "shapley", units=JOINT, baseline=0.5).values
+    for ours, theirs, units in zip(values, shared, JOINT, strict=True):
+        close(ours * sizes[units], theirs.double(), 1e-6)  # each element of a unit has its whole value there
+
+
+@EVERY
+def test_units_serve_whole_axes_by_broadcasting(method: str) -> None:
+    lines = torch.arange(4).view(1, 1, 4, 1)
+    close(
+        explain(linear, IMAGES, method, units=lines).values,
+        explain(linear, IMAGES, method, units=lines.expand(3, 2, 4, 6)).values,
+        1e-12,
+    )
+    whole = explain(linear, IMAGES, method, units=torch.tensor(0))  # all of it is one unit
+    close(whole.values.flatten(1).sum(1) / (1 if method in SHARED else 48), linear(IMAGES) - 2, 1e-9)
+
+
 def test_what_is_never_removed_stays_in_the_baseline() -> None:
     units = torch.tensor([[0, 1, -1, -1, -1, -1]]).expand(4, 6)
     for method in SHARED:
@@ -188,6 +286,42 @@ def test_windows_over_tokens_count_real_ones_only() -> None:
     assert a.receipt["evaluations"] == [4, 2]
     alone = explain(bag, {"input_ids": IDS[1:, :2], "attention_mask": MASK[1:, :2]}, "occlusion", window=2, stride=1)
     close(a[1].values, alone.values, 1e-12)
+
+
+def test_windows_of_each_input() -> None:
+    from captum.attr import Occlusion
+
+    def two_images(a: Tensor, b: Tensor) -> Tensor:
+        return torch.tanh(a[:, 0, :4, :5].sum((1, 2))) + (b * WEIGHTS[:1]).sum((1, 2, 3))
+
+    pair = (IMAGES[:, :1, :, :5], IMAGES)
+    theirs = Occlusion(lambda a, b: two_images(a, b)).attribute(
+        pair, sliding_window_shapes=((1, 2, 3), (2, 2, 2)), strides=((1, 2, 2), (2, 1, 2)), baselines=(0.25, 0.25)
+    )
+    for given in (
+        {"window": ((2, 3), (2, 2)), "stride": ((2, 2), (1, 2))},
+        {"window": {"0": (2, 3), "1": 2}, "stride": {"0": 2, "1": (1, 2)}},
+        {"window": ((2, 3), (2, 2)), "stride": (2, (1, 2))},
+    ):
+        ours = explain(two_images, pair, "occlusion", baseline=0.25, **given).values
+        for mine, other in zip(ours, theirs, strict=True):
+            close(mine, other.double(), 1e-6)
+    defaults = explain(two_images, pair, "occlusion", window={"1": 3}).receipt["evaluations"]
+    assert defaults == [1 + 4 * 5 + 2 * 4] * 3  # 1 × 1 over 4 × 5 of the first
+
+
+@pytest.mark.parametrize(("window", "stride"), [((2, 4), (2, 3)), ((3, 5), (2, 4)), ((2, 6), (1, 1)), ((4, 5), (3, 5))])
+def test_windows_that_are_cut_off_at_the_edge(window: Any, stride: Any) -> None:
+    from captum.attr import Occlusion
+
+    def curved(x: Tensor) -> Tensor:
+        return torch.tanh(x * WEIGHTS).sum((1, 2, 3)) * x[:, 0, 0, 0]
+
+    theirs = Occlusion(curved).attribute(IMAGES, sliding_window_shapes=(2, *window), strides=(2, *stride))
+    ours = explain(curved, IMAGES, "occlusion", window=window, stride=stride, edge="cut")
+    close(ours.values, theirs.double(), 1e-6)
+    inside = explain(curved, IMAGES, "occlusion", window=window, stride=stride)
+    assert inside.receipt["evaluations"] == ours.receipt["evaluations"]
 
 
 # ---- passes ----
@@ -233,12 +367,21 @@ def test_no_pass_is_larger_than_the_batch_size(method: str, size: int) -> None:
 
 
 @EVERY
-def test_at_and_rules_are_refused(method: str) -> None:
+def test_rules_are_refused(method: str) -> None:
     model, x = CASES["mlp_functional"].make()
-    with pytest.raises(whence.MethodError, match="explains inputs only"):
-        explain(model, x, method, at="a")
     with pytest.raises(whence.ParameterError, match="does not propagate"):
         explain(model, x, method, rules={"relu": whence.derivative})
+
+
+def test_a_unit_of_a_module_is_removed_from_its_output() -> None:
+    model, x = CASES["mlp_functional"].make()
+    found = explain(model, x, "leave_one_out", at="b", target=0).values
+    hidden, without = whence.activations(model, x, at="b"), whence.activations(model, torch.zeros_like(x), at="b")
+    for i in range(hidden.shape[1]):
+        mixed = hidden.clone()
+        mixed[:, i] = without[:, i]
+        lost = model.c(torch.relu(hidden)) - model.c(torch.relu(mixed))
+        close(found[:, i], lost[:, 0].detach(), 1e-12)
 
 
 # ---- what is kept ----
@@ -314,6 +457,7 @@ MISTAKES: list[tuple[str, Any, Any, dict[str, Any], type[whence.WhenceError], st
     ("padding", bag, TEXT, {"units": torch.tensor([-1, -1, 0, 0])}, whence.InputError, "numbers nothing in row 1"),
     ("name", two, PAIR, {"units": {"token": 1}}, whence.ParameterError, "names 'token'.*Did you mean 'tokens'"),
     ("tensor", two, PAIR, {"units": torch.arange(5)}, whence.ParameterError, "2 inputs are explained(.|\n)*dict"),
+    ("parts", two, PAIR, {"units": (1, 1, 1)}, whence.ParameterError, "3 parts, but 2 inputs are explained"),
 ]
 
 
@@ -334,7 +478,7 @@ def test_an_ambiguous_tensor_is_asked_about() -> None:
 
 
 WINDOWS: list[tuple[dict[str, Any], type[whence.WhenceError], str]] = [
-    ({"window": 5}, whence.InputError, "window 5 is larger than the input 'input', which has 4 positions in row 0"),
+    ({"window": 5}, whence.InputError, "window 5 is larger than the input 'input', which has 4 positions in a row"),
     ({"window": 0}, whence.ParameterError, "window=0 is not allowed(.|\n)*tuple of 2"),
     ({"window": 1.5}, whence.ParameterError, "window=1.5 is not allowed"),
     ({"window": True}, whence.ParameterError, "window=True is not allowed"),
@@ -346,6 +490,9 @@ WINDOWS: list[tuple[dict[str, Any], type[whence.WhenceError], str]] = [
     ({"window": 2, "stride": (1, 1, 1)}, whence.ParameterError, r"stride=\(1, 1, 1\) is not allowed(.|\n)*tuple of 2"),
     ({"window": 2, "units": "pixels"}, whence.ParameterError, "units= and window= both say what is removed together"),
     ({"window": 5, "units": HALVES}, whence.ParameterError, "Leave one of them out"),
+    ({"window": {"inputs": 2}}, whence.ParameterError, "window= names 'inputs'.*Did you mean 'input'"),
+    ({"window": ((2, 2), (1, 1))}, whence.ParameterError, "has 2 parts, but 1 inputs are explained"),
+    ({"window": 2, "edge": "wrap"}, whence.ParameterError, "edge='wrap' is not allowed"),
 ]
 
 

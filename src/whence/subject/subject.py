@@ -47,6 +47,7 @@ class Subject:
     progress: bool | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
     refuse: bool = False  # unruled="error"
+    whole: bool = False  # the model gives one score for all rows together
     needs_attention: bool = False
     per_row_inputs: frozenset[str] = frozenset()  # names of the inputs that have one entry per row
     wrt: tuple[str, ...] = ()  # names of the inputs to explain, where the user gave some

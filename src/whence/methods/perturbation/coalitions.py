@@ -2,156 +2,272 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.errors import InputError, ModelError
-from whence.subject import Subject
+from whence.methods.answer import Answer
+from whence.subject import Subject, at_baseline
 from whence.subject.batching import in_batches, values_of
-from whence.subject.masks import real_units
-from whence.subject.units import explained_inputs, shape_of, unit_numbers
+from whence.subject.record import Measured
+from whence.subject.units import Numbers, explained_inputs, joint_numbers, shape_of, unit_numbers
 from whence.util.keys import input_of
 from whence.util.progress import bar
 
 
 @dataclass(frozen=True, eq=False)
 class Coalitions:
-    """Some coalitions of one row's n players, made when they are asked for: `at` maps numbers (m,) to bool (m, n)."""
+    """Some coalitions of n players, made when they are asked for: `at` maps numbers (m,) to bool (m, n)."""
 
     count: int
     at: Callable[[Tensor], Tensor]
+    nobody: int | None = None  # the number of the coalition in which nobody is there
 
 
 def every(n: int) -> Coalitions:
     """All 2ⁿ coalitions of n players: bit i of a number says whether player i is there."""
-    return Coalitions(2**n, lambda which: (which[:, None] >> torch.arange(n, device="cpu")) % 2 == 1)
+    return Coalitions(2**n, lambda which: (which[:, None] >> torch.arange(n, device="cpu")) % 2 == 1, 0)
 
 
-def listed(coalitions: Tensor) -> Coalitions:
+def listed(coalitions: Tensor, nobody: int | None = None) -> Coalitions:
     """Coalitions that are there already, bool (m, n)."""
-    return Coalitions(len(coalitions), lambda which: coalitions[which])
+    return Coalitions(len(coalitions), lambda which: coalitions[which], nobody)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows that take the same coalitions: what they have in common is their key."""
+
+    rows: Tensor  # (r,)
+    key: tuple[int, ...]
+    coalitions: Coalitions
+    drawn: Any = None  # what the coalitions were made of
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """The scores of all groups' coalitions, (r, count, k) each in float64, and what was measured where nobody is."""
+
+    groups: Sequence[Group]
+    scores: Sequence[Tensor]
+    nobody: Measured | None = None
+
+    def first(self, like: Tensor) -> Tensor:
+        """Each row's first score, (rows, k)."""
+        found = torch.empty(len(like), like.shape[1], dtype=torch.float64, device="cpu")
+        for group, scores in zip(self.groups, self.scores, strict=True):
+            found[group.rows] = scores[:, 0]
+        return found.to(like)
 
 
 @dataclass(frozen=True, eq=False)
 class Players:
-    """The units of a subject, numbered from 0 in each row over all of its explained inputs."""
+    """The units of a subject, numbered from 0 in each row over all of its explained inputs.
+
+    A model with one score for all rows has one game, in which a unit is removed from every row.
+    """
 
     subject: Subject  # pinned
-    reference: dict[str, Tensor]
-    numbers: dict[str, Tensor]  # by input: (rows, …), broadcasts to it; -1 is never removed
-    counts: list[int]  # players per row
+    reference: dict[str, Tensor]  # one row of it, where all are the same
+    numbers: Numbers
 
-    def evaluate(self, coalitions: Sequence[Coalitions]) -> list[Tensor]:
-        """f of each row's coalitions, (count, k) in float64."""
-        subject, score = self.subject, self.subject.measured.score
-        assert score is not None
-        counts = [asked.count for asked in coalitions]
-        found = torch.zeros(sum(counts), score.shape[1], dtype=torch.float64, device="cpu")
-        rows = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
-        numbers = torch.cat([torch.arange(count, device="cpu") for count in counts])
+    @property
+    def score(self) -> Tensor:
+        """f(x), (rows, k)."""
+        assert self.subject.measured.score is not None
+        return self.subject.measured.score
 
-        def work(run: Tensor, items: Tensor) -> Tensor:
-            which = values_of(items, numbers, 0)
-            there, sizes = run.unique_consecutive(return_counts=True)  # items come in the order of their rows
-            parts = which.split(sizes.tolist())
-            inside = [coalitions[row].at(part) for row, part in zip(there.tolist(), parts, strict=True)]
-            some = subject.take(run).valued(self._values(run, inside))
-            with _replacing(subject):
-                return some.run_again(gradient=False).score.detach().cpu().double()
+    def grouped(self, make: Callable[..., Any], *, seeded: bool = False, by: Tensor | None = None) -> list[Group]:
+        """Rows with as many players (or the same of other numbers, (rows, …)), and the same seed where it matters.
 
-        with bar(len(rows), subject.progress, subject.method) as count:
-            for items, scores in in_batches(subject, rows, work, cost=0.25):
+        `make(*key)` gives the coalitions of a group, alone or with what they were made of; the row whose seed counts
+        comes last in the key.
+        """
+        key = self.numbers.counts[:, None] if by is None else by  # (rows, …)
+        key = key.expand(len(self.score), -1)
+        if seeded:
+            known: dict[int, int] = {}
+            first = [known.setdefault(seed, row) for row, seed in enumerate(self.subject.seeds[: len(key)])]
+            key = torch.cat([key, torch.tensor(first, device="cpu")[:, None]], 1)
+        if bool((key == key[:1]).all()):
+            kinds, of = key[:1], torch.zeros(len(key), dtype=torch.long, device="cpu")
+        else:
+            kinds, of = key.unique(dim=0, return_inverse=True)
+        order, sizes = of.argsort(stable=True), torch.bincount(of).tolist()
+        groups = []
+        for kind, rows in zip(kinds.tolist(), order.split(sizes), strict=True):
+            made = make(*kind)
+            coalitions, drawn = made if isinstance(made, tuple) else (made, None)
+            groups.append(Group(rows, tuple(kind), coalitions, drawn))
+        return groups
+
+    def play(self, groups: Sequence[Group]) -> Played:
+        """f of each row's coalitions."""
+        counts = [group.coalitions.count for group in groups]
+        pairs = list(zip(groups, counts, strict=True))
+        rows = torch.cat([group.rows.repeat_interleave(n) for group, n in pairs])
+        which = torch.cat([torch.arange(n, device="cpu").repeat(len(group.rows)) for group, n in pairs])
+        found = torch.zeros(len(rows), self.score.shape[1], dtype=torch.float64, device="cpu")
+        noting = _Nobody(self, groups)
+        run = self._run_whole if self.subject.whole else self._run
+        with bar(len(rows), self.subject.progress, self.subject.method) as count, _replacing(self.subject):
+            for items, (scores, logits) in run(groups, rows, which):
                 real = items >= 0
                 found[items[real]] = scores[real]
+                noting.note(rows, which, items, scores, logits)
                 count(int(real.sum()))
-        return list(found.split(counts))
+        parts = zip(found.split([len(group.rows) * n for group, n in pairs]), pairs, strict=True)
+        return Played(groups, [part.view(len(g.rows), n, -1) for part, (g, n) in parts], noting.measured())
 
-    def spread(self, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
-        """Each row's scores (n, k) at the elements of their units, or shared equally among them: (rows, k, …)."""
-        by_key = {}
-        for name, numbers in self.numbers.items():
-            shape = shape_of(self.subject, name)
-            copies = shape[1:].numel() // numbers[0].numel()  # elements that one number stands for
-            rows = [_placed(s, of, copies if shared else 0) for s, of in zip(scores, numbers, strict=True)]
-            whole = torch.stack(rows).expand(-1, -1, *shape[1:])  # (rows, k, …)
-            keys = [key for key in self.subject.values if input_of(key) == name]
-            for key in keys:  # the values of ids that enter two embeddings are summed later
-                value = self.subject.values[key]
-                by_key[key] = (whole / len(keys)).to(value.device, value.dtype)
-        return by_key
+    def _run(self, groups: Sequence[Group], rows: Tensor, which: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """Many coalitions of many rows in one pass."""
+        group_of = torch.zeros(len(self.score), dtype=torch.long, device="cpu")
+        for number, group in enumerate(groups):
+            group_of[group.rows] = number
 
-    def empty_score(self, scores: Sequence[Tensor]) -> Tensor:
-        """Each row's first score (rows, k), that of nobody: f(x'), except for what is never removed."""
-        assert self.subject.measured.score is not None
-        return torch.stack([row[0] for row in scores]).to(self.subject.measured.score)
+        def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor | None]:
+            inside = self._inside(groups, group_of[run], values_of(items, which, 0))
+            return _scored(self.subject.take(run).valued(self.values(run, inside)))
 
-    def _values(self, rows: Tensor, inside: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The explained values of these rows: x inside a coalition, x' outside."""
-        kept = [torch.cat([mask, mask.new_ones(len(mask), 1)], 1) for mask in inside]  # at -1: never removed
+        return in_batches(self.subject, rows, work, cost=0.25)
+
+    def _run_whole(self, groups: Sequence[Group], rows: Tensor, which: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        """One coalition of all rows at a time."""
+        for item in range(len(rows)):
+            inside = self._inside(groups, rows[item : item + 1], which[item : item + 1])
+            yield torch.tensor([item], device="cpu"), _scored(self.subject.valued(self.values(None, inside)))
+
+    def _inside(self, groups: Sequence[Group], of: Tensor, which: Tensor) -> Tensor:
+        """Who is there, (m, most + 1): the last column stands for what is never removed."""
+        most = self.numbers.most
+        if len(groups) == 1:
+            there = groups[0].coalitions.at(which)
+            return torch.cat([there, there.new_ones(len(there), 1)], 1)
+        inside = torch.ones(len(which), most + 1, dtype=torch.bool, device="cpu")
+        for number in of.unique().tolist():
+            mine = (of == number).nonzero().flatten()
+            there = groups[number].coalitions.at(which[mine])
+            inside[mine, : there.shape[1]] = there
+        return inside
+
+    def values(self, rows: Tensor | None, inside: Tensor) -> dict[str, Tensor]:
+        """The explained values of these rows (None: all of them, one coalition): x inside a coalition, x' outside."""
         by_key = {}
         for key, x in self.subject.values.items():
-            numbers = self.numbers[input_of(key)]
-            parts = [mask[:, numbers[row]] for row, mask in zip(rows.unique().tolist(), kept, strict=True)]
-            keep = torch.cat(parts).to(x.device)  # (m, …)
+            keep = self.numbers.read(input_of(key), inside, rows).to(x.device)
             keep = keep.view(*keep.shape, *[1] * (x.dim() - keep.dim()))
             reference = self.reference[key]
-            if len(x) > 1:  # one row is broadcast
-                which = rows.to(x.device)
-                x, reference = x.index_select(0, which), reference.index_select(0, which)
+            if rows is not None:
+                x, reference = _taken(x, rows), _taken(reference, rows)
             by_key[key] = torch.where(keep, x, reference)
         return by_key
 
+    def spread(self, played: Played, scores: Sequence[Tensor], *, shared: bool = False) -> dict[str, Tensor]:
+        """Each group's scores (r, n, k) at the elements of their units, or shared equally among them: (rows, k, …)."""
+        most, k = self.numbers.most, self.score.shape[1]
+        table = torch.zeros(len(self.score), most + 1, k, dtype=torch.float64, device="cpu")
+        for group, some in zip(played.groups, scores, strict=True):
+            table[group.rows, : some.shape[1]] = some.to(table)
+        if shared:
+            table = table / self.numbers.sizes.clamp(min=1)[..., None]
+        by_key = {}
+        for name in explained_inputs(self.subject):
+            shape = shape_of(self.subject, name)
+            whole = self.numbers.read(name, table, None).movedim(-1, 1)
+            whole = whole.expand(-1, -1, *shape[1:])  # (rows, k, …)
+            keys = [key for key in self.subject.values if input_of(key) == name]
+            for key in keys:  # the values of ids that enter two embeddings are summed later
+                value = self.subject.values[key]
+                dtype = value.dtype if value.is_floating_point() else self.score.dtype
+                by_key[key] = (whole / len(keys)).to(value.device, dtype)
+        return by_key
 
-def players(subject: Subject, units: object = "auto", numbers: dict[str, Tensor] | None = None) -> Players:
+    def answer(
+        self, played: Played, values: Sequence[Tensor], *, shared: bool = False, besides: int = 0,
+        starts: bool = False, extras: Mapping[str, Sequence[Tensor]] | None = None,
+    ) -> Answer:  # fmt: skip
+        """The answer from each group's values (r, n, k).
+
+        `besides` evaluations were for x' alone; `starts` says that the first score is where values begin to add up.
+        """
+        counts = [0] * len(self.score)
+        for group in played.groups:
+            for row in group.rows.tolist():
+                counts[row] = group.coalitions.count - besides
+        score, noted = (None, {}) if played.nobody is None else at_baseline.mean_score(self.subject, [played.nobody])
+        return Answer(
+            self.spread(played, values, shared=shared),
+            baseline_score=score,
+            start_score=played.first(self.score) if starts else None,
+            extras={name: self.spread(played, more, shared=shared) for name, more in (extras or {}).items()},
+            per_row={"evaluations": counts, **noted},
+        )
+
+
+def players(subject: Subject, units: object = "auto", numbers: Mapping[str, Tensor] | None = None) -> Players:
     """The players of a subject: its units, by the parameter `units` or as they are numbered already."""
     pinned = subject.pinned()
-    given = unit_numbers(pinned, units) if numbers is None else numbers
-    counts = [0] * pinned.rows
-    by_input = {}
-    for name in explained_inputs(pinned):
-        shape = shape_of(pinned, name)
-        real = real_units(pinned, name, shape)
-        numbers_of = given[name].expand(pinned.rows, *given[name].shape[1:])
-        if real is not None:
-            numbers_of = numbers_of.masked_fill(~real.cpu().view(*real.shape, *[1] * (len(shape) - 2)), -1)
-        alike = real is None and len(given[name]) == 1 and len(set(counts)) == 1
-        rows = [_from(numbers_of[row], counts[row]) for row in range(1 if alike else pinned.rows)]
-        by_input[name] = torch.stack([numbers for numbers, _ in rows]).expand_as(numbers_of)
-        counts = [end for _, end in rows] * (pinned.rows if alike else 1)
-    for row, count in enumerate(counts):
-        if count == 0:
-            raise InputError(
-                f"{subject.method}: units= numbers nothing in row {row}, so there is nothing to remove.\n"
-                "  Give some of its elements a number of at least 0."
-            )
+    joint = joint_numbers(pinned, unit_numbers(pinned, units) if numbers is None else numbers)
+    empty = (joint.counts == 0).nonzero().flatten().tolist()
+    if empty:
+        raise InputError(
+            f"{subject.method}: units= numbers nothing in row {empty[0]}, so there is nothing to remove.\n"
+            "  Give some of its elements a number of at least 0."
+        )
     with _replacing(subject):
-        return Players(pinned, subject.baselines[0].values(subject), by_input, counts)
+        reference = subject.baselines[0].values(subject)
+    return Players(pinned, {key: _one_row(value) for key, value in reference.items()}, joint)
 
 
-def counted(scores: Sequence[Tensor]) -> dict[str, list[int]]:
-    """How many evaluations each row took, for the receipt."""
-    return {"evaluations": [len(row) for row in scores]}
+@dataclass(eq=False)
+class _Nobody:
+    """What is measured where nobody is there, which is the baseline if everything can be removed."""
+
+    game: Players
+    groups: Sequence[Group]
+    score: Tensor = field(init=False)
+    logits: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.score = torch.empty_like(self.game.score)
+        self.place = torch.full((len(self.score),), -1, device="cpu")
+        for group in self.groups:
+            self.place[group.rows] = -1 if group.coalitions.nobody is None else group.coalitions.nobody
+        self.wanted = self.game.numbers.everything and bool((self.place >= 0).all())
+
+    def note(self, rows: Tensor, which: Tensor, items: Tensor, scores: Tensor, logits: Tensor | None) -> None:
+        if not self.wanted:
+            return
+        there = items.clamp(min=0)
+        mine = ((items >= 0) & (which[there] == self.place[rows[there]])).nonzero().flatten()
+        at = rows[there[mine]].to(self.score.device)
+        self.score[at] = scores[mine].to(self.score)
+        if logits is not None:
+            if self.logits is None:
+                self.logits = logits.new_zeros(len(self.score), logits.shape[1])
+            self.logits[at.to(logits.device)] = logits[mine.to(logits.device)]
+
+    def measured(self) -> Measured | None:
+        return Measured(self.score, self.game.subject.measured.index, self.logits) if self.wanted else None
 
 
-def _from(numbers: Tensor, first: int) -> tuple[Tensor, int]:
-    """One row's numbers without gaps, from `first` on, and the next one."""
-    real = numbers >= 0
-    known, place = numbers[real].unique(return_inverse=True)
-    renumbered = torch.full_like(numbers, -1)
-    renumbered[real] = place + first
-    return renumbered, first + len(known)
+def _scored(some: Subject) -> tuple[Tensor, Tensor | None]:
+    score = some.run_again(gradient=False).score.detach().cpu().double()
+    return score, some.measured.logits
 
 
-def _placed(scores: Tensor, numbers: Tensor, copies: int) -> Tensor:
-    """One row's scores (n, k) where their numbers are, (k, …); divided by the elements of each unit if there are."""
-    if copies:
-        sizes = torch.bincount(numbers[numbers >= 0], minlength=len(scores)) * copies
-        scores = scores / sizes.clamp(min=1)[:, None]
-    return torch.cat([scores, scores.new_zeros(1, scores.shape[1])])[numbers].movedim(-1, 0)
+def _taken(value: Tensor, rows: Tensor) -> Tensor:
+    """The values of these rows; one row is broadcast."""
+    return value.index_select(0, rows.to(value.device)) if len(value) > 1 else value
+
+
+def _one_row(value: Tensor) -> Tensor:
+    return value[:1] if len(value) > 1 and bool((value == value[:1]).all()) else value
 
 
 @contextmanager

@@ -6,20 +6,20 @@ What is taken away gets its reference value; each element of a unit gets the uni
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from whence.errors import InputError, ParameterError
+from whence.errors import InputError, ParameterError, did_you_mean
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.perturbation.coalitions import Coalitions, Players, counted, listed, players
+from whence.methods.perturbation.coalitions import Coalitions, Players, listed, players
 from whence.subject import Subject
 from whence.subject.masks import real_units
-from whence.subject.units import block_numbers, channel_axis, explained_inputs, position_axes, shape_of
+from whence.subject.units import apart, block_numbers, channel_axis, explained_inputs, position_axes, shape_of
 from whence.util.checks import is_whole, not_allowed
 
 _CHUNK = 1024  # windows at a time
@@ -50,13 +50,21 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> Answer:
     propagates=False,
     reference=True,
 )
-def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units: Any = "auto") -> Answer:
+def occlusion(
+    subject: Subject,
+    *,
+    window: Any = None,
+    stride: Any = None,
+    edge: Literal["inside", "cut"] = "inside",
+    units: Any = "auto",
+) -> Answer:
     """What the score loses without a window of the input, f(x) − f(x with the window at the baseline), slid over it.
 
     A place that several windows cover gets the mean of their scores. `window` and `stride` are a number or one per
-    axis, the last axes of the input; channels go together. The default window is a quarter of each side of an image
-    or signal, and one token or feature; the default stride is half a window; the last window ends where the input
-    does. `units` names what to remove instead of windows, as in leave_one_out.
+    axis, the last axes of the input; channels go together. For several inputs they may be a dict by input name, or a
+    tuple of tuples. The default window is a quarter of each side of an image or signal, and one token or feature; the
+    default stride is half a window. The last window ends where the input does ("inside"), or keeps to the stride and
+    is cut off there ("cut"). `units` names what to remove instead of windows, as in leave_one_out.
     """
     if not (isinstance(units, str) and units == "auto"):
         if window is not None or stride is not None:
@@ -65,35 +73,83 @@ def occlusion(subject: Subject, *, window: Any = None, stride: Any = None, units
             )
         return _one_by_one(subject, units)
     pinned = subject.pinned()
-    axes = {name: _axes(pinned, name, window) for name in explained_inputs(pinned)}
-    game = players(subject, numbers={name: block_numbers(shape_of(pinned, name), axes[name]) for name in axes})
-    windows = [_slid(game, row, axes, window, stride) for row in range(pinned.rows)]
-    scores = game.evaluate(windows)
-    values = game.spread([_means(row, score[:1] - score) for row, score in zip(windows, scores, strict=True)])
-    return Answer(values, per_row=counted(scores))
+    names = explained_inputs(pinned)
+    windows = _per_input("window", window, names)
+    strides = _per_input("stride", stride, names, alike=_is_nested(window))
+    axes = {name: _axes(pinned, name, windows[name]) for name in names}
+    numbers = apart({name: block_numbers(shape_of(pinned, name), axes[name]) for name in names})
+    game = players(subject, numbers=numbers)
+    sliding = _Sliding(pinned, axes, windows, strides, edge == "cut")
+    lengths = torch.cat([_lengths(game, name, axes[name]) for name in names], 1)  # (rows, axes)
+    groups = game.grouped(lambda *key: _slid(sliding, *key), by=lengths)
+    played = game.play(groups)
+    means = [_means(g.coalitions, v[:, :1] - v) for g, v in zip(groups, played.scores, strict=True)]
+    return game.answer(played, means, besides=1)
 
 
 def _one_by_one(subject: Subject, units: Any) -> Answer:
     game = players(subject, units)
-    scores = game.evaluate([_each(n) for n in game.counts])
-    return Answer(game.spread([row[:1] - row[1:] for row in scores]), per_row=counted(scores))
+    played = game.play(game.grouped(_each))
+    return game.answer(played, [scores[:, :1] - scores[:, 1:-1] for scores in played.scores], besides=1)
 
 
 def _each(n: int) -> Coalitions:
-    """Everything, then all but each player."""
-    return Coalitions(n + 1, lambda which: torch.arange(1, n + 1, device="cpu") != which[:, None])
+    """Everybody, then all but each player, then nobody."""
+
+    def at(which: Tensor) -> Tensor:
+        kept = torch.arange(1, n + 1, device="cpu") != which[:, None]
+        return kept & (which <= n)[:, None]
+
+    return Coalitions(n + 2, at, n + 1)
 
 
 def _means(windows: Coalitions, lost: Tensor) -> Tensor:
-    """For each player, the mean of what was lost (windows, k) without the windows that hold it: (n, k)."""
-    total, times = torch.zeros((), device=lost.device), torch.zeros((), device=lost.device)
-    for which in torch.arange(1, windows.count, device="cpu").split(_CHUNK):
+    """For each player, the mean of what was lost (rows, windows, k) without the windows that hold it: (rows, n, k)."""
+    rows, _, k = lost.shape
+    columns = lost.movedim(1, 0).flatten(1)  # (windows, rows · k)
+    total, times = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
+    for which in torch.arange(1, windows.count - 1, device="cpu").split(_CHUNK):
         out = (~windows.at(which)).double()  # (windows, n)
-        total, times = total + out.T @ lost[which], times + out.sum(0)[:, None]
-    return total / times
+        total, times = total + out.T @ columns[which], times + out.sum(0)[:, None]
+    return (total / times).unflatten(1, (rows, k)).movedim(1, 0)
 
 
 # ---- windows ----
+
+
+@dataclass(frozen=True, eq=False)
+class _Sliding:
+    """What slides over each input, along which of its axes."""
+
+    subject: Subject
+    axes: Mapping[str, Sequence[int]]
+    windows: Mapping[str, Any]
+    strides: Mapping[str, Any]
+    cut: bool  # the last window keeps to the stride
+
+
+def _is_nested(given: Any) -> bool:
+    return isinstance(given, tuple | list) and any(isinstance(one, tuple | list) for one in given)
+
+
+def _per_input(what: str, given: Any, names: Sequence[str], alike: bool = False) -> dict[str, Any]:
+    """What was given for each input; `alike` takes a tuple for one part per input."""
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                raise ParameterError(
+                    f"occlusion: {what}= names {name!r}, which is not an explained input. "
+                    f"{did_you_mean(str(name), names)}"
+                )
+        return {name: given.get(name) for name in names}
+    if _is_nested(given) or (alike and isinstance(given, tuple | list)):
+        if len(given) != len(names):
+            raise ParameterError(
+                f"occlusion: {what}={given!r} has {len(given)} parts, but {len(names)} inputs are explained.\n"
+                "  Give one for each, or a dict by input name."
+            )
+        return dict(zip(names, given, strict=True))
+    return dict.fromkeys(names, given)
 
 
 def _axes(subject: Subject, name: str, window: Any) -> list[int]:
@@ -134,22 +190,18 @@ class _Windows:
         return inside
 
 
-def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stride: Any) -> Coalitions:
-    """All players, then all but those in each window; windows of one input do not reach into another."""
+def _slid(sliding: _Sliding, *lengths: int) -> Coalitions:
+    """Everybody, then all but those in each window, then nobody; windows of one input do not reach into another."""
     parts: list[_Windows] = []
-    first = 0
-    for name, over in axes.items():
-        lengths = _lengths(game, name, row, over)
-        sides = [_side(game, name, row, *pair) for pair in zip(_sides("window", window, over), lengths, strict=True)]
-        steps = [_step(*pair) for pair in zip(_sides("stride", stride, over), sides, strict=True)]
-        starts = [[*range(0, n - s, t), n - s] for n, s, t in zip(lengths, sides, steps, strict=True)]
-        begin = _product(starts)
-        end = begin + torch.tensor(sides, dtype=torch.long, device="cpu")
-        parts.append(_Windows(first, lengths, begin, end))
+    first, left = 0, list(lengths)
+    for name, over in sliding.axes.items():
+        own, left = left[: len(over)], left[len(over) :]
+        parts.append(_over(sliding, name, own, first))
         first = parts[-1].players.stop
+    count = 2 + sum(len(part.begin) for part in parts)
 
     def at(which: Tensor) -> Tensor:
-        kept = torch.ones(len(which), game.counts[row], dtype=torch.bool, device="cpu")
+        kept = (which < count - 1)[:, None].repeat(1, first)
         before = 1  # the first coalition is everybody
         for part in parts:
             here = (which >= before) & (which < before + len(part.begin))
@@ -157,9 +209,23 @@ def _slid(game: Players, row: int, axes: dict[str, list[int]], window: Any, stri
             before += len(part.begin)
         return kept
 
-    count = 1 + sum(len(part.begin) for part in parts)
-    few = count * game.counts[row] * len(game.counts) <= _FEW
-    return listed(at(torch.arange(count, device="cpu"))) if few else Coalitions(count, at)
+    few = count * first <= _FEW
+    return listed(at(torch.arange(count, device="cpu")), count - 1) if few else Coalitions(count, at, count - 1)
+
+
+def _over(sliding: _Sliding, name: str, lengths: list[int], first: int) -> _Windows:
+    """The windows over one input whose positions these are, along each axis."""
+    axes = sliding.axes[name]
+    given = zip(_sides("window", sliding.windows[name], axes), lengths, strict=True)
+    sides = [_side(sliding.subject, name, side, length) for side, length in given]
+    steps = [_step(*pair) for pair in zip(_sides("stride", sliding.strides[name], axes), sides, strict=True)]
+    starts = []
+    for n, side, step in zip(lengths, sides, steps, strict=True):
+        last = -(-(n - side) // step) * step if sliding.cut else n - side
+        starts.append([*range(0, n - side, step), last])
+    begin = _product(starts)
+    end = begin + torch.tensor(sides, dtype=torch.long, device="cpu")
+    return _Windows(first, lengths, begin, torch.minimum(end, torch.tensor(lengths, dtype=torch.long, device="cpu")))
 
 
 def _product(axes: Iterable[Sequence[int]]) -> Tensor:
@@ -170,11 +236,15 @@ def _product(axes: Iterable[Sequence[int]]) -> Tensor:
     return torch.stack(torch.meshgrid(*numbers, indexing="ij"), -1).flatten(0, -2)
 
 
-def _lengths(game: Players, name: str, row: int, axes: Sequence[int]) -> list[int]:
-    """How many positions there are along each axis, without padding."""
+def _lengths(game: Players, name: str, axes: Sequence[int]) -> Tensor:
+    """How many positions there are along each axis, without padding: (1 or rows, axes)."""
     shape = shape_of(game.subject, name)
-    real = real_units(game.subject, name, shape)
-    return [shape[axis] if real is None or axis != 1 else int(real[row].sum()) for axis in axes]
+    real = None if game.subject.whole else real_units(game.subject, name, shape)
+    lengths = torch.tensor([[shape[axis] for axis in axes]], dtype=torch.long, device="cpu").view(1, len(axes))
+    if real is not None and 1 in axes:
+        lengths = lengths.repeat(len(real), 1)
+        lengths[:, list(axes).index(1)] = real.sum(1).cpu()
+    return lengths.expand(len(game.score), -1)
 
 
 def _sides(what: str, given: Any, axes: Sequence[int]) -> list[Any]:
@@ -186,13 +256,13 @@ def _sides(what: str, given: Any, axes: Sequence[int]) -> list[Any]:
     return sides
 
 
-def _side(game: Players, name: str, row: int, side: Any, length: int) -> int:
+def _side(subject: Subject, name: str, side: Any, length: int) -> int:
     if side is None:
-        return max(1, length // 4) if channel_axis(game.subject, name) == 1 else 1
+        return max(1, length // 4) if channel_axis(subject, name) == 1 else 1
     if side > length:
         raise InputError(
-            f"occlusion: the window {side} is larger than the input {name!r}, which has {length} positions in row "
-            f"{row}.\n  Give a window of at most {length}."
+            f"occlusion: the window {side} is larger than the input {name!r}, which has {length} positions in a row.\n"
+            f"  Give a window of at most {length}."
         )
     return int(side)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.perturbation.coalitions import Coalitions, counted, every, players
+from whence.methods.perturbation.coalitions import Coalitions, every, players
 from whence.registry import Bounds
 from whence.subject import Subject
 from whence.subject.noise import generator
@@ -39,29 +39,34 @@ def shapley(
     value is shared equally among its elements, so that values sum to f(x) − f(x').
     """
     game = players(subject, units)
-    ranks = [None if n <= exact else _ranks(subject, row, n, samples) for row, n in enumerate(game.counts)]
-    asked = [every(n) if rank is None else _walks(rank) for n, rank in zip(game.counts, ranks, strict=True)]
-    scores = game.evaluate(asked)
-    estimates = [_exact(v) if rank is None else _sampled(v, rank) for v, rank in zip(scores, ranks, strict=True)]
-    return Answer(
-        game.spread([mean for mean, _ in estimates], shared=True),
-        start_score=game.empty_score(scores),
-        extras={"standard_error": game.spread([error for _, error in estimates], shared=True)},
-        per_row=counted(scores),
-    )
+
+    def coalitions(n: int, row: int) -> tuple[Coalitions, Tensor | None]:
+        ranks = None if n <= exact else _ranks(subject, row, n, samples)
+        return every(n) if ranks is None else _walks(ranks), ranks
+
+    sampled = bool((game.numbers.counts > exact).any())
+    groups = game.grouped(coalitions if sampled else lambda n: coalitions(n, 0), seeded=sampled)
+    played = game.play(groups)
+    estimates = [
+        _exact(v) if group.drawn is None else _sampled(v, group.drawn)
+        for v, group in zip(played.scores, groups, strict=True)
+    ]
+    means, errors = [mean for mean, _ in estimates], [error for _, error in estimates]
+    return game.answer(played, means, shared=True, starts=True, extras={"standard_error": errors})
 
 
 def _exact(v: Tensor) -> tuple[Tensor, Tensor]:
-    """From the scores of all coalitions (2ⁿ, k): the values (n, k), and their error, which is 0."""
-    n = len(v).bit_length() - 1
-    size = every(n).at(torch.arange(len(v), device=v.device)).sum(1)  # |S|
-    weight = torch.tensor([1 / (n * math.comb(n - 1, s)) for s in range(n)] + [0.0], dtype=v.dtype, device=v.device)
+    """From the scores of all coalitions (rows, 2ⁿ, k): the values (rows, n, k), and their error, which is 0."""
+    rows, count, k = v.shape
+    n = count.bit_length() - 1
+    size = every(n).at(torch.arange(count, device="cpu")).sum(1)  # |S|
+    weight = torch.tensor([1 / (n * math.comb(n - 1, s)) for s in range(n)] + [0.0], dtype=v.dtype, device="cpu")[size]
     values = []
     for i in range(n):
-        pairs = v.view(-1, 2, 2**i, v.shape[1])  # without and with player i
-        without = size.view(-1, 2, 2**i)[:, 0]
-        values.append((weight[without][..., None] * (pairs[:, 1] - pairs[:, 0])).sum((0, 1)))
-    return torch.stack(values), torch.zeros(n, v.shape[1], dtype=v.dtype, device=v.device)
+        pairs = v.view(rows, -1, 2, 2**i, k)  # without and with player i
+        without = weight.view(-1, 2, 2**i, 1)[:, 0]
+        values.append((without * (pairs[:, :, 1] - pairs[:, :, 0])).sum((1, 2)))
+    return torch.stack(values, 1), torch.zeros(rows, n, k, dtype=v.dtype, device="cpu")
 
 
 # ---- by random orders ----
@@ -85,15 +90,18 @@ def _walks(ranks: Tensor) -> Coalitions:
         walk = ((which - 1) // (n - 1)).clamp(0, walks - 1)
         return ranks[walk] < size[:, None]
 
-    return Coalitions(count, at)
+    return Coalitions(count, at, 0)
 
 
 def _sampled(v: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean contribution of each player and its standard error, (n, k) each; a walk and its mirror are one draw."""
+    """The mean contribution of each player and its standard error, (rows, n, k) each, from v (rows, coalitions, k).
+
+    A walk and its mirror are one draw.
+    """
     walks, n = ranks.shape
-    k = v.shape[1]
-    inner = v[1:-1].view(walks, n - 1, k)
-    path = torch.cat([v[:1].expand(walks, 1, k), inner, v[-1:].expand(walks, 1, k)], 1)  # (walks, n + 1, k)
-    gain = path.diff(dim=1).take_along_dim(ranks[:, :, None], 1)  # (walks, n, k), by player
-    draws = gain.unflatten(0, (2, -1)).mean(0)
-    return draws.mean(0), draws.std(0) / math.sqrt(len(draws))
+    rows, _, k = v.shape
+    ends = [end[:, None].expand(rows, walks, 1, k) for end in (v[:, :1], v[:, -1:])]
+    path = torch.cat([ends[0], v[:, 1:-1].view(rows, walks, n - 1, k), ends[1]], 2)  # (rows, walks, n + 1, k)
+    gain = path.diff(dim=2).take_along_dim(ranks[None, :, :, None], 2)  # by player
+    draws = gain.unflatten(1, (2, -1)).mean(1)
+    return draws.mean(1), draws.std(1) / math.sqrt(draws.shape[1])

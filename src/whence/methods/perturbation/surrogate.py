@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.errors import warn
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.perturbation.coalitions import Players, counted, every, listed, players
+from whence.methods.perturbation.coalitions import Coalitions, Players, every, listed, players
 from whence.registry import Bounds
 from whence.subject import Subject
 from whence.subject.noise import generator
@@ -34,12 +34,12 @@ def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int
     equally among its elements.
     """
     game = players(subject, units)
-    coalitions = [_by_kernel(subject, row, n, samples) for row, n in enumerate(game.counts)]
-    scores = game.evaluate([listed(z) for z, _ in coalitions])
+    drawn = bool((game.numbers.counts >= samples.bit_length()).any())  # 2ⁿ is more than samples
+    groups = game.grouped(lambda n, row=0: _by_kernel(subject, row, n, samples), seeded=drawn)
+    played = game.play(groups)
     _warn_if_few(game, samples // 2, samples)
-    fitted = [_constrained(z, weight, v) for (z, weight), v in zip(coalitions, scores, strict=True)]
-    values = game.spread(fitted, shared=True)
-    return Answer(values, start_score=game.empty_score(scores), per_row=counted(scores))
+    fitted = [_constrained(group.drawn[0], group.drawn[1], v) for group, v in zip(groups, played.scores, strict=True)]
+    return game.answer(played, fitted, shared=True, starts=True)
 
 
 @method(
@@ -64,19 +64,26 @@ def lime(
     unit's φ.
     """
     game = players(subject, units)
-    masks = [_at_random(subject, row, n, samples) for row, n in enumerate(game.counts)]
-    scores = game.evaluate([listed(z) for z in masks])
+    drawn = bool((game.numbers.counts >= samples.bit_length()).any())
+    groups = game.grouped(lambda n, row=0: _at_random(subject, row, n, samples), seeded=drawn)
+    played = game.play(groups)
     if ridge == 0:
         _warn_if_few(game, samples - 1, samples)
-    values = game.spread([_near(z, v, width, ridge) for z, v in zip(masks, scores, strict=True)])
-    return Answer(values, per_row=counted(scores))
+    return game.answer(
+        played, [_near(group.drawn, v, width, ridge) for group, v in zip(groups, played.scores, strict=True)]
+    )
 
 
 # ---- coalitions: nobody first, everybody last ----
 
 
-def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor, Tensor]:
+def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Coalitions, tuple[Tensor, Tensor]]:
     """Coalitions (m, n) and their weights (m,); the two ends have none, being kept exactly."""
+    z, weight = _with_weights(subject, row, n, samples)
+    return listed(z, 0), (z, weight)
+
+
+def _with_weights(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor, Tensor]:
     if 2**n <= samples:
         z = every(n).at(torch.arange(2**n, device="cpu"))
         kernel = [0.0] + [(n - 1) / (math.comb(n, s) * s * (n - s)) for s in range(1, n)] + [0.0]
@@ -93,18 +100,19 @@ def _by_kernel(subject: Subject, row: int, n: int, samples: int) -> tuple[Tensor
     return z, weight
 
 
-def _at_random(subject: Subject, row: int, n: int, samples: int) -> Tensor:
+def _at_random(subject: Subject, row: int, n: int, samples: int) -> tuple[Coalitions, Tensor]:
     """Masks (m, n), the whole input among them."""
     if 2**n <= samples:
-        return every(n).at(torch.arange(2**n, device="cpu"))
+        z = every(n).at(torch.arange(2**n, device="cpu"))
+        return listed(z, 0), z
     z = torch.rand(samples, n, generator=generator(subject, row), device="cpu") < 0.5
     z[-1] = True
-    return z
+    return listed(z), z
 
 
 def _warn_if_few(game: Players, directions: int, samples: int) -> None:
     """Samples that cannot determine the model's numbers; a mask and its complement speak of one direction."""
-    most = max(game.counts)
+    most = game.numbers.most
     if 2**most > samples and directions <= most:
         warn(
             f"{game.subject.method}: {samples} samples cannot tell {{units}} units apart, so the smallest of many "
@@ -117,27 +125,32 @@ def _warn_if_few(game: Players, directions: int, samples: int) -> None:
 
 
 def _constrained(z: Tensor, weight: Tensor, v: Tensor) -> Tensor:
-    """φ (n, k) with Σφ = v(everybody) − v(nobody): an equal share for each, and what is left by least squares.
+    """φ (rows, n, k) with Σφ = v(everybody) − v(nobody): an equal share for each, and what is left by least squares.
 
     Rows z − |z|/n sum to 0, so the smallest solution does too.
     """
-    n, whole = z.shape[1], v[-1:] - v[:1]
+    n, whole = z.shape[1], v[:, -1:] - v[:, :1]
     present = z.double().mean(1, keepdim=True)  # |z| / n
-    left = _least(z.double() - present, v - v[:1] - present * whole, weight)
-    return whole / n + left - left.mean(0)
+    left = _least(z.double() - present, v - v[:, :1] - present * whole, weight)
+    return whole / n + left - left.mean(1, keepdim=True)
 
 
 def _near(z: Tensor, v: Tensor, width: float, ridge: float) -> Tensor:
-    """φ (n, k) of the model b + φ·z; b drops out when both sides are centred."""
+    """φ (rows, n, k) of the model b + φ·z; b drops out when both sides are centred."""
     distance = 1 - z.double().mean(1).sqrt()
     weight = torch.exp(-((distance / width) ** 2))
     share = weight[:, None] / weight.sum()
-    return _least(z.double() - (share * z).sum(0), v - (share * v).sum(0), weight, ridge)
+    return _least(z.double() - (share * z).sum(0), v - (share * v).sum(1, keepdim=True), weight, ridge)
 
 
 def _least(a: Tensor, y: Tensor, weight: Tensor, ridge: float = 0.0) -> Tensor:
-    """The smallest x that minimises Σ weight·(a x − y)² + ridge·|x|²."""
-    a, y = a * weight.sqrt()[:, None], y * weight.sqrt()[:, None]
+    """The smallest x that minimises Σ weight·(a x − y)² + ridge·|x|², for each of y (rows, m, k): (rows, n, k)."""
+    rows, _, k = y.shape
+    found = _solved(a * weight.sqrt()[:, None], (y * weight.sqrt()[:, None]).movedim(1, 0).flatten(1), ridge)
+    return found.view(-1, rows, k).movedim(0, 1)
+
+
+def _solved(a: Tensor, y: Tensor, ridge: float) -> Tensor:
     if ridge == 0:
         return torch.linalg.lstsq(a, y, driver="gelsd").solution
     if len(a) < a.shape[1]:
