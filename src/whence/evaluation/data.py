@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,61 @@ def listed(model: Any, data: Any, extra: Mapping[str, Any]) -> list[dict[str, An
     return _with(rows, extra)
 
 
+def is_stream(data: Any) -> bool:
+    """Whether rows come one after the other, once: a generator, a loader, anything that nobody can count or index."""
+    if isinstance(data, Mapping) and "inputs" in data:
+        data = data["inputs"]
+    if isinstance(data, DataLoader | Iterator):
+        return True
+    return isinstance(data, Iterable) and not hasattr(data, "__len__") and not hasattr(data, "__getitem__")
+
+
+def streamed(data: Any, extra: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a stream, each as `listed` would give it, as they are asked for."""
+    if isinstance(data, Mapping):
+        _check_entries(data)
+        extra = {**extra, **{name: data[f"{name}s"] for name in KNOWN if data.get(f"{name}s") is not None}}
+        data = data["inputs"]
+    beside = {name: iter(_per_row(name, given)) for name, given in extra.items() if given is not None}
+    rows = (
+        (row for batch in data for row in _of_loader(batch))
+        if isinstance(data, DataLoader)
+        else map(_row, data, count())
+    )
+    for place, row in enumerate(rows):
+        for name, values in beside.items():
+            row[name] = next(values, _NONE)
+            if row[name] is _NONE:
+                raise InputError(f"{name}s= has {place} entries, but there are more rows.\n  Give one per row.")
+        yield row
+    for name, values in beside.items():
+        if next(values, _NONE) is not _NONE:
+            raise InputError(f"{name}s= has more entries than there are rows.\n  Give one per row.")
+
+
+_NONE = object()
+
+
+def _per_row(name: str, given: Any) -> Iterable[Any]:
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise InputError(f"{name}s= is {type(given).__name__}.\n  Give one per row.")
+    return given
+
+
+def _check_entries(data: Mapping[str, Any]) -> None:
+    stray = set(data) - {"inputs", *(f"{name}s" for name in KNOWN)}
+    if stray:
+        raise InputError(
+            f"data has an entry {sorted(stray)[0]!r}.\n  Known: inputs, {', '.join(f'{name}s' for name in KNOWN)}."
+        )
+
+
 def _with(rows: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows, each with its label, mask and rationale."""
     for name, given in extra.items():
         if given is None:
             continue
-        if not isinstance(given, Iterable) or isinstance(given, str):
-            raise InputError(f"{name}s= is {type(given).__name__}.\n  Give one per row.")
-        values = list(given)
+        values = list(_per_row(name, given))
         if len(values) != len(rows):
             raise InputError(
                 f"{name}s= has {len(values)} entries, but there are {len(rows)} rows.\n  Give one per row."
@@ -50,17 +98,12 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
         return [{"inputs": data[i : i + 1]} for i in range(len(data))]
     if isinstance(data, Mapping) and "inputs" in data:
         rows = _rows(model, data["inputs"])
-        stray = set(data) - {"inputs", *(f"{name}s" for name in KNOWN)}
-        if stray:
-            raise InputError(
-                f"data has an entry {sorted(stray)[0]!r}.\n  Known: inputs, {', '.join(f'{name}s' for name in KNOWN)}."
-            )
+        _check_entries(data)
         return _with(list(rows), {name: data.get(f"{name}s") for name in KNOWN})
     if isinstance(data, Mapping):
         return _of_batch(data)
     if isinstance(data, tuple) and data and all(isinstance(part, Tensor) for part in data):
-        count = len(data[0])
-        return [{"inputs": tuple(part[i : i + 1] for part in data)} for i in range(count)]
+        return [{"inputs": tuple(part[i : i + 1] for part in data)} for i in range(len(data[0]))]
     if isinstance(data, str):
         data = [data]
     if isinstance(data, DataLoader):
@@ -98,10 +141,10 @@ def _of_batch(data: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"data is a dict of tensors with {sorted(sizes)} rows.\n"
             "  Give tensors of as many rows, or {'inputs': …, 'labels': …}."
         )
-    (count,) = sizes
+    (rows,) = sizes
     return [
         {"inputs": {k: v[i : i + 1] if isinstance(v, Tensor) and v.dim() else v for k, v in data.items()}}
-        for i in range(count)
+        for i in range(rows)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -11,15 +11,16 @@ from typing import Any, Literal
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
-from whence.evaluation.data import listed, named
-from whence.evaluation.examples import Example, Failure, copies, failed, read_example, read_masks, seeded
-from whence.evaluation.fingerprint import fingerprint_of, said
+from whence.evaluation.data import is_stream, listed, named, streamed
+from whence.evaluation.examples import Example
+from whence.evaluation.fingerprint import fingerprint_of, rows_of, said
 from whence.evaluation.journal import VERSION, Journal
 from whence.evaluation.metrics import metrics as known_metrics
 from whence.evaluation.removal import default
-from whence.evaluation.requests import Result
 from whence.evaluation.scheduler import Work
-from whence.evaluation.scoreboard import CONTROLS, Column, Scoreboard
+from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.source import Source
+from whence.evaluation.tally import Tally, results_fit
 from whence.util.checks import check_count, is_whole, not_allowed
 from whence.util.progress import bar
 
@@ -50,16 +51,18 @@ def evaluate(
 
     `data` are tensors, texts, images, or rows as dicts with "inputs" and what metrics need of "label", "mask" and
     "rationale". `chunk` rows are explained and perturbed together; `batch_size` is the most rows, copies included, that
-    the model sees at once. Further options go to `explain`. `resume` names a file where an interrupted run goes on.
+    the model sees at once. Further options go to `explain`. `resume` names a file where an interrupted run goes on. A
+    generator, or a DataLoader, is read chunk by chunk: of its rows, scores are kept and nothing else.
     """
     columns = _columns(metrics, operator)
     lines = _lines(methods, controls)
     _check(model, target, batch_size, seed)
     size = CHUNK if chunk is None else chunk
     check_count("chunk", size)
-    rows = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
-    examples, failures = _cases(model, rows, wrt)
-    examples = read_masks(seeded(examples))
+    stream, extra = is_stream(data), {"label": labels, "mask": masks, "rationale": rationales}
+    given = streamed(data, extra) if stream else listed(model, data, extra)
+    source = Source(model, given, wrt, size, stream)
+    examples = source.first
     if isinstance(model, Wrapped) and isinstance(target, str) and target not in ("predicted", "label"):
         target = model.target(target)
     columns = [_with_operator(column, examples[0]) for column in columns]
@@ -71,18 +74,34 @@ def evaluate(
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
         "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
         **({} if size == CHUNK else {"chunk": size}),
+        **({"stream": True} if stream else {}),
         **(fingerprint_of(model, examples) if resume is not None else {}),
     }  # fmt: skip
-    chunks = [examples[start : start + size] for start in range(0, len(examples), size)]
-    fits = partial(_fits, chunks=len(chunks), lines={a.name for a in lines}, columns={b.name for b in columns})
-    with Journal(resume, header, fits) as journal, bar(len(examples), progress, "evaluate") as counted:
-        for number, some in enumerate(chunks):
-            if number not in journal.chunks:
-                journal.add(number, work.chunk(some, first=number == 0))
+    known = None if stream else {example.place: example for example in examples}
+    del examples  # a stream's rows are let go
+    board = _run(work, source, Tally(lines, columns), header, resume, progress)
+    if known is None:
+        return board
+    return replace(board, again=lambda name, wanted: work.explained(name, [known[row] for row in wanted]))
+
+
+def _run(
+    work: Work, source: Source, tally: Tally, header: dict[str, Any], resume: Any, progress: bool | None
+) -> Scoreboard:
+    """The chunks one by one, out of the result file where it has them."""
+    own, total = source.stream and resume is not None, None if source.stream else len(source.first)
+    names = {line.name for line in work.lines}, {column.name for column in work.columns}
+    fits = partial(results_fit, chunks=source.chunks, lines=names[0], columns=names[1])
+    with Journal(resume, header, fits) as journal, bar(total, progress, "evaluate") as counted:
+        for number, some in enumerate(source):
+            content = {"content": rows_of(some)} if own else {}
+            told = journal.taken(number, content.get("content"))
+            if told is None:
+                told = journal.add(number, {**work.chunk(some, first=number == 0), **content})
+            tally.add(told)
             counted(len(some))
-    board = _board(journal, lines, columns, failures, header, len(rows), seed, copies(examples))
-    by_place = {example.place: example for example in examples}
-    return replace(board, again=lambda name, wanted: work.explained(name, [by_place[row] for row in wanted]))
+            del some
+    return tally.board(source, header["target"], int(work.seed))
 
 
 # ---- what was asked ----
@@ -134,15 +153,6 @@ def _check(model: Any, target: Any, batch_size: Any, seed: Any) -> None:
         raise not_allowed("seed", seed, "a whole number from 0 to 2³¹ − 1")
 
 
-def _cases(model: Any, rows: Sequence[Mapping[str, Any]], wrt: Any) -> tuple[list[Example], list[Failure]]:
-    """The rows that can be read, and those which cannot."""
-    found = [read_example(model, row, place, wrt) for place, row in enumerate(rows)]
-    examples = [example for example in found if isinstance(example, Example)]
-    if not examples:
-        raise next(error for error in found if isinstance(error, Exception))
-    return examples, [failed(error, place) for place, error in enumerate(found) if isinstance(error, Exception)]
-
-
 def _check_needs(columns: Sequence[Column], examples: Sequence[Example], target: Any) -> None:
     for column in columns:
         for need in column.facts.get("needs", ()):
@@ -159,71 +169,3 @@ def _check_needs(columns: Sequence[Column], examples: Sequence[Example], target:
             )
     if target == "label" and all(example.label is None for example in examples):
         raise InputError('target="label" needs labels, but the rows have none.\n  Give labels= one per row.')
-
-
-# ---- the table ----
-
-
-def _fits(told: Any, chunks: int, lines: set[str], columns: set[str]) -> bool:
-    """Whether this is a chunk's results, as `Work.chunk` gives them."""
-    number, rows, cost, failures = (told.get(name) for name in ("chunk", "rows", "cost", "failures"))
-    return (
-        _is_place(number)
-        and number < chunks
-        and isinstance(told.get("seconds"), int | float)
-        and isinstance(rows, list)
-        and all(isinstance(row, list) and len(row) == 6 and _row_fits(row, lines, columns) for row in rows)
-        and isinstance(cost, dict)
-        and cost.keys() <= lines
-        and all(isinstance(own, dict) and _numbers(own.values()) for own in cost.values())
-        and isinstance(failures, list)
-        and all(isinstance(f, list) and len(f) == 4 and all(isinstance(part, str) for part in f[1:]) for f in failures)
-    )
-
-
-def _row_fits(row: list[Any], lines: set[str], columns: set[str]) -> bool:
-    method, metric, place, value, parts, curve = row
-    named = isinstance(method, str) and method in lines and isinstance(metric, str) and metric in columns
-    drawn = curve is None or (
-        isinstance(curve, list) and len(curve) == 2 and all(isinstance(axis, list) and _numbers(axis) for axis in curve)
-    )
-    return (
-        named
-        and _is_place(place)
-        and _numbers([value])
-        and isinstance(parts, dict)
-        and _numbers(parts.values())
-        and drawn
-    )
-
-
-def _is_place(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _numbers(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
-
-
-def _board(
-    journal: Journal, lines: Sequence[Ranker], columns: Sequence[Column], failures: Sequence[Failure],
-    header: Mapping[str, Any], rows: int, seed: int, copies: Mapping[int, int],
-) -> Scoreboard:  # fmt: skip
-    results: dict[tuple[str, str], dict[int, Result]] = {(a.name, b.name): {} for a in lines for b in columns}
-    cost: dict[str, dict[str, float]] = {line.name: {} for line in lines}
-    all_failures, seconds = list(failures), 0.0
-    for number in sorted(journal.chunks):
-        told = journal.chunks[number]
-        for method, metric, place, value, parts, curve in told["rows"]:
-            results[method, metric][place] = Result(value, parts, None if curve is None else tuple(curve))
-        for method, own in told["cost"].items():
-            cost[method] = {key: cost[method].get(key, 0) + amount for key, amount in own.items()}
-        all_failures += [Failure(*line) for line in told["failures"]]
-        seconds += told["seconds"]
-    timed = [told["fb"] for told in journal.chunks.values() if told.get("fb")]
-    settings = {
-        "target": header["target"], "seed": seed, "rows": rows, "fb": timed[0] if timed else None,
-        "controls": [line.name for line in lines if line.method in CONTROLS],
-    }  # fmt: skip
-    return Scoreboard(tuple(line.name for line in lines), tuple(columns), results, cost, tuple(all_failures), settings,
-                      seconds, copies)  # fmt: skip

@@ -145,7 +145,9 @@ def ranked_alike(board: Scoreboard, metric: str) -> Agreement:
     return Agreement(metric, float(here.mean()), low, high, pairs)
 
 
-def tau(gains: Sequence[Array], weights: Array, seed: int = 0) -> tuple[Array, float, float]:
+def tau(
+    gains: Sequence[Array], weights: Array, seed: int = 0, draws: int = permutation.DRAWS
+) -> tuple[Array, float, float]:
     """Kendall's τ of each pair of columns, of scores (rows, methods), and the 95 % interval of its mean, or NaN.
 
     The sign of a difference counts as known where two methods are told apart, all pairs in all columns tested together;
@@ -158,7 +160,7 @@ def tau(gains: Sequence[Array], weights: Array, seed: int = 0) -> tuple[Array, f
     w, (a, b) = weights / weights.sum(), np.triu_indices(gains[0].shape[1], 1)
     differences = np.concatenate([values[:, a] - values[:, b] for values in gains], 1)
     tiny = max(permutation.rounding(values) for values in gains)
-    known = permutation.different(differences, w, tiny, seed) <= permutation.ERROR
+    known = permutation.different(differences, w, tiny, seed, draws) <= permutation.ERROR
     signs = np.where(known, np.sign(w @ differences), 0).reshape(len(gains), -1)  # (columns, pairs)
     products = np.stack([one * other for one, other in combinations(signs, 2)])
     low, high = (np.where(products == 0, side, products).mean() for side in (-1.0, 1.0))

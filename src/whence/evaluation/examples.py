@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -214,17 +212,6 @@ def _mask(given: Any, place: int) -> Tensor | None:
     return found
 
 
-def seeded(examples: Sequence[Example]) -> list[Example]:
-    """Each row with a seed by what it holds, so that place and padding do not matter; equal rows are counted."""
-    seen: Counter[int] = Counter()
-    found = []
-    for example in examples:
-        key = zlib.crc32(bytes_of(example.x[:, example.real] if example.ids else example.x))
-        found.append(replace(example, seed=key + 7919 * seen[key]))
-        seen[key] += 1
-    return found
-
-
 def content(example: Example) -> bytes:
     """What tells a row's inputs from others': padding does not matter."""
     values = [example.x[:, example.real]] if example.ids else example.inputs.values()
@@ -232,19 +219,10 @@ def content(example: Example) -> bytes:
     return hashlib.sha256(b"|".join(parts)).digest()
 
 
-def copies(examples: Sequence[Example]) -> dict[int, int]:
-    """Rows whose inputs equal an earlier one's, and which: they tell nothing that that one does not."""
-    first: dict[bytes, int] = {}
-    places = {example.place: first.setdefault(content(example), example.place) for example in examples}
-    return {place: other for place, other in places.items() if place != other}
-
-
-def read_masks(examples: Sequence[Example]) -> list[Example]:
-    """Masks that hold nothing but 0 and 255, in the whole data set, show the object by 255."""
+def masks_by_255(examples: Sequence[Example]) -> bool:
+    """Whether masks hold nothing but 0 and 255, all of them, so that 255 shows the object."""
     values = {int(v) for example in examples if example.mask is not None for v in example.mask.unique().tolist()}
-    if not values <= {0, 255} or 255 not in values:
-        return list(examples)
-    return [example if example.mask is None else replace(example, mask=example.mask > 0) for example in examples]
+    return values <= {0, 255} and 255 in values
 
 
 def bytes_of(tensor: Tensor) -> bytes:

@@ -20,19 +20,25 @@ from whence.evaluation.examples import Example, bytes_of
 
 def fingerprint_of(model: Any, examples: list[Example]) -> dict[str, str]:
     """Which rows, which weights, and which model beside its weights: its classes, their code, its settings."""
-    rows, weights = hashlib.sha256(), hashlib.sha256()
-    for example in examples:
-        for name, value in example.inputs.items():
-            rows.update(name.encode() + (bytes_of(value) if isinstance(value, Tensor) else str(value).encode()))
-        rows.update(str((example.label, example.rationale)).encode())
-        rows.update(b"" if example.mask is None else bytes_of(example.mask))
+    weights = hashlib.sha256()
     root = examples[0].root
     weights.update(str(said(examples[0].model) if root is None or examples[0].model is not root else "").encode())
     for name, tensor in root.state_dict().items() if root is not None else ():
         weights.update(name.encode() + (bytes_of(tensor) if isinstance(tensor, Tensor) else b""))
     teller = Teller(() if root is None else root.modules())
     told = [teller(model), *(teller(part) for part in (root, examples[0].model))]
-    return {"rows": rows.hexdigest(), "weights": weights.hexdigest(), "model": _digest(told)}
+    return {"rows": rows_of(examples), "weights": weights.hexdigest(), "model": _digest(told)}
+
+
+def rows_of(examples: list[Example]) -> str:
+    """Which rows, with what came with them."""
+    rows = hashlib.sha256()
+    for example in examples:
+        for name, value in example.inputs.items():
+            rows.update(name.encode() + (bytes_of(value) if isinstance(value, Tensor) else str(value).encode()))
+        rows.update(str((example.label, example.rationale)).encode())
+        rows.update(b"" if example.mask is None else bytes_of(example.mask))
+    return rows.hexdigest()
 
 
 def said(value: Any) -> Any:

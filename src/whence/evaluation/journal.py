@@ -23,7 +23,10 @@ _LONGEST = 1 << 28  # bytes of a header; a file without one is not read to its e
 
 
 class Journal:
-    """The finished chunks of one evaluation, in a file if there is a path; `fits` says which lines are of it."""
+    """The finished chunks of one evaluation, in a file if there is a path; `fits` says which lines are of it.
+
+    `chunks` are those which the file had and nobody took yet.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str] | None, header: Mapping[str, Any], fits: Callable[[Any], bool]
@@ -57,12 +60,22 @@ class Journal:
             os.close(self._file)
         self._file = -1
 
-    def add(self, number: int, told: Mapping[str, Any]) -> None:
-        """Keep a chunk's results."""
+    def add(self, number: int, told: Mapping[str, Any]) -> Any:
+        """Keep a chunk's results in the file; they are given back as the file has them."""
         line = json.loads(json.dumps({"chunk": number, **told}))
         if self.path is not None:
             self._write(line)
-        self.chunks[number] = line
+        return line
+
+    def taken(self, number: int, content: str | None) -> Any:
+        """A chunk's results out of the file, or None; of a stream's, only if its rows are the same as then."""
+        found = self.chunks.pop(number, None)
+        if found is not None and found.get("content") != content:
+            raise FileError(
+                f"{str(self.path)!r} has results of other rows for chunk {number} of the stream.\n"
+                "  Give the stream that it began with, or another name."
+            )
+        return found
 
     # ---- the file ----
 

@@ -21,9 +21,9 @@ def steps(items: Sequence[T], progress: bool | None, title: str) -> Iterator[T]:
 
 
 @contextmanager
-def bar(total: int, progress: bool | None, title: str) -> Iterator[Callable[..., object]]:
-    """A bar of `total` steps for work in any order; call the function that it yields to count steps."""
-    if progress is False or total < 2:
+def bar(total: int | None, progress: bool | None, title: str) -> Iterator[Callable[..., object]]:
+    """A bar of `total` steps, None if nobody knows, for work in any order; call what it yields to count steps."""
+    if progress is False or (total is not None and total < 2):
         yield lambda count=1: None
         return
     from tqdm import tqdm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,10 @@ from whence.errors import InputError, ModelError
 from whence.evaluation.answers.explanations import Explainer, Ranker, scores_or_error, unit_scores
 from whence.evaluation.answers.logits import logits, of_examples
 from whence.evaluation.data import listed
-from whence.evaluation.examples import Example, example_of, seeded
+from whence.evaluation.examples import Example, example_of
 from whence.evaluation.removal import replaced
 from whence.evaluation.requests import OtherClass, Retrained, Under, View
+from whence.evaluation.source import seeded
 from whence.results.attribution import Attribution
 
 _ROWS = 32  # of training data, explained together
@@ -85,7 +87,9 @@ def retrained(
 def removed(explainer: Explainer, ranker: Ranker, want: Retrained, inputs: Tensor) -> Tensor:
     """Rows without the top share of their units, as a method explains the model's own prediction of each."""
     rows = listed(explainer.model, inputs, {})
-    examples = seeded([example_of(explainer.model, row, place, explainer.wrt) for place, row in enumerate(rows)])
+    seen: Counter[int] = Counter()
+    read = (example_of(explainer.model, row, place, explainer.wrt) for place, row in enumerate(rows))
+    examples = [seeded(example, seen) for example in read]
     return torch.cat([
         part for start in range(0, len(examples), _ROWS)
         for part in _part(explainer, ranker, want, examples[start : start + _ROWS])
