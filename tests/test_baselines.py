@@ -149,3 +149,51 @@ def test_a_number_as_baseline_of_ids_is_an_embedding_at_a_layer_too() -> None:
     close(given.baseline_value, (3 * there + 3).expand(2), 1e-12)
     with pytest.raises(whence.BaselineError, match="Give the baseline as ids"):
         explain(model, inputs, wrt="ids", baseline={"ids": 0, "others": 0})
+
+
+# ---- functions, and shapes that broadcast ----
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(a).sum(1) * b.sum(1)
+
+
+@pytest.mark.parametrize("method", [m for m, e in whence.methods.items() if e.facts.get("reference")])
+def test_a_function_gives_the_baseline_of_the_inputs(method: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, b = torch.randn(5, 5, generator=draw).double(), torch.randn(5, 3, generator=draw).double()
+
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x).sum(1) ** 2
+
+    def values(model: object, x: object, baseline: object, **options: object) -> list[torch.Tensor]:
+        found = whence.explain(model, x, method=method, baseline=baseline, **options).values
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+        for one, other in zip(found, expected, strict=True):
+            close(one, other, 1e-9)
+
+    whole = values(squared, x, x.flip(0))
+    same(values(squared, x, lambda x: x.flip(0)), whole)
+    same(values(squared, x, lambda: x.flip(0)), whole)
+    if whence.methods[method].facts.get("background"):
+        return  # every row of a tensor is one reference
+    pair = values(_product, (x, b), (x.mean(0), b * 0 + 0.5))
+    for given in (
+        lambda both: (both[0].mean(0), 0.5),
+        (lambda x: x.mean(0, keepdim=True), 0.5),
+        {"0": lambda x: x.mean(0), "1": lambda b: torch.full_like(b, 0.5)},
+        (x.mean(0), torch.tensor([[0.5]]).double()),
+        (x.mean(0), torch.full((5, 1), 0.5).double()),
+    ):
+        same(values(_product, (x, b), given), pair)
+    split = values(_product, (x, b), (x.mean(0), 0.5), batch_size=2)  # one row of as many numbers as there are rows
+    same(split, pair)
+
+
+def test_a_baseline_that_does_not_broadcast_is_named() -> None:
+    with pytest.raises(whence.BaselineError, match=r"has the shape \(2, 3\)(.|\n)*an axis of length 1"):
+        whence.explain(lambda x: x.sum((1, 2)), torch.ones(4, 2, 2), method="deeplift", baseline=torch.ones(2, 3))
+    with pytest.raises(whence.BaselineError, match="a function of the input"):
+        whence.explain(lambda x: x.sum(1), torch.ones(4, 2), method="deeplift", baseline=object())

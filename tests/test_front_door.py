@@ -650,3 +650,11 @@ def test_a_target_that_is_made_in_inference_mode(method: str, target: Any) -> No
     with torch.inference_mode():
         inside = whence.explain(model, x, method=method, target=target)
     assert torch.equal(inside.values, outside.values)
+
+
+@pytest.mark.parametrize("method", [m for m, e in whence.methods.items() if not e.facts.get("propagates", True)])
+def test_a_method_that_propagates_nothing_has_no_trace(method: str) -> None:
+    with pytest.raises(
+        whence.MethodError, match=f"{method} reads scores and propagates nothing(.|\n)*such as gradient"
+    ):
+        whence.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), method=method, target=0)

@@ -23,7 +23,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
-from whence.errors import DivergedError, InputError, ParameterError, emit, gathered
+from whence.errors import DivergedError, InputError, MethodError, ParameterError, emit, gathered
 from whence.methods import Method, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
@@ -229,6 +229,11 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
         rules, options = named_rules(rules, options)
     asked = {name: options.pop(name) for name in _TRACED if name in options}
     call, entry = by_method(Options(rules=rules, params=options, **asked), method)
+    if not entry.facts.get("propagates", True):
+        raise MethodError(
+            f"{entry.name} reads scores and propagates nothing, so there is no op to trace.\n"
+            "  Choose a method that propagates, such as gradient, deeplift or lrp."
+        )
     with gathered() as warnings, suspended():
         subject = subject_of(model, inputs, call, entry.facts, Record(steps=[]))
         with scope(subject.root, *modules_behind(subject.target).values()):

@@ -90,7 +90,7 @@ def subject_of(
         subject.record.overall["left_out"] = left  # labels that came with the batch
     if options.baseline is None and not facts.get("reference") and not facts.get("background"):
         return subject
-    baseline = arrays.baseline(options.baseline, subject.root)
+    baseline = arrays.baseline(baselines.called(subject, options.baseline), subject.root)
     if facts.get("background"):
         baseline = baselines.background(baseline)
     if baseline is None and facts.get("reference"):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from numbers import Real
 from typing import Any
 
@@ -161,6 +162,22 @@ def default(subject: Subject, facts: Mapping[str, Any]) -> tuple[Baseline, ...]:
     return (Baseline(candidates=(zero, mean), choose=integrable),)
 
 
+def called(subject: Subject, given: Any) -> Any:
+    """A baseline with what its functions give: one gets its input, or all explained inputs in the user's form."""
+    if isinstance(given, Mapping):
+        return {n: v(subject.inputs[n]) if callable(v) and n in subject.inputs else v for n, v in given.items()}
+    names = _explained(subject)
+    if isinstance(given, tuple) and len(given) == len(names):
+        return tuple(v(subject.inputs[n]) if callable(v) else v for n, v in zip(names, given, strict=True))
+    if isinstance(given, list):
+        return [called(subject, item) for item in given]
+    if not callable(given):
+        return given
+    whole = {name: subject.inputs[name] for name in names}
+    form = whole if subject.form == "dict" else tuple(whole.values())
+    return given(whole[names[0]] if len(names) == 1 else form) if signature(given).parameters else given()
+
+
 def background(given: Any) -> Any:
     """A tensor of references, or a dict or tuple of such, as a list of baselines of one row each."""
     if isinstance(given, Tensor):
@@ -184,6 +201,13 @@ def _parsed(subject: Subject, given: Any, rest: float | None = None) -> Baseline
     if rest is not None:
         by_input = {**dict.fromkeys(subject.input_roles, rest), **by_input}
     for name, value in by_input.items():
+        x = subject.inputs.get(name)
+        if (
+            isinstance(value, Tensor)
+            and isinstance(x, Tensor)
+            and (subject.input_roles.get(name) != "ids" or is_ids(value))
+        ):
+            by_input[name] = value.unsqueeze(0) if 0 < value.dim() == x.dim() - 1 else value  # one row for all
         if isinstance(value, str) and value not in named:
             raise BaselineError(f"There is no baseline {value!r}. {did_you_mean(value, named)}")
         if is_inside(name) and isinstance(value, Tensor):
@@ -196,7 +220,7 @@ def _parsed(subject: Subject, given: Any, rest: float | None = None) -> Baseline
 
 
 def _by_input(subject: Subject, given: Any) -> dict[str, Any]:
-    names = [name for name, role in subject.input_roles.items() if role != "fixed"] or list(subject.inputs)[:1]
+    names = _explained(subject)
     if isinstance(given, Mapping):
         for name in given:
             if name not in subject.inputs and not (subject.at is not None and is_inside(name)):
@@ -210,6 +234,11 @@ def _by_input(subject: Subject, given: Any) -> dict[str, Any]:
             )
         return dict(zip(names, given, strict=True))
     return dict.fromkeys(names, given)
+
+
+def _explained(subject: Subject) -> list[str]:
+    """The names of the inputs that a baseline is for."""
+    return [name for name, role in subject.input_roles.items() if role != "fixed"] or list(subject.inputs)[:1]
 
 
 # ---- values ----
@@ -241,21 +270,18 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
         raise BaselineError(
             f"The baseline for {name!r} is {value!r}.\n  Give a number, a tensor like the input, a name "
-            f"({', '.join(named)}), a dict by input name, or a list of these."
+            f"({', '.join(named)}), a function of the input, a dict by input name, or a list of these."
         )
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise BaselineError(f"The baseline for {name!r} has values that are not finite.\n  Replace them first.")
-    one_row = value.shape == x.shape[1:]
-    try:
-        fits = one_row or (value.dim() == x.dim() and len(value) in (1, len(x)) and value.shape[1:] == x.shape[1:])
-        if not fits:
-            raise RuntimeError
-        return value.to(x).expand_as(x)
-    except RuntimeError:
+    full = x.shape if value.dim() == x.dim() else x.shape[1:]  # one row for all
+    if value.dim() != len(full) or any(size not in (1, n) for size, n in zip(value.shape, full, strict=True)):
         raise BaselineError(
             f"The baseline for {name!r} has the shape {tuple(value.shape)}, but the input has {tuple(x.shape)}.\n"
-            "  Give a tensor of the input's shape, or one row of it for all rows."
-        ) from None
+            "  Give a tensor of the input's shape, or one row of it for all rows; an axis of length 1 serves all its "
+            "places."
+        )
+    return value.to(x).expand_as(x)
 
 
 def _may_be_per_row(value: Any, rows: int) -> bool:
