@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from whence import zoo
 from whence.adapters.wrapped import Wrapped, wrap
 from whence.zoo.images import Gray
 from whence.zoo.training import data
@@ -189,10 +190,21 @@ def _said(wrapped: Wrapped, shown: Mosaics) -> Tensor:
 # ---- what is shipped beside the weights ----
 
 SHIPPED = 64
+_LEVEL = 127  # of the first item in the sheet of masks
 
 
 def shipped() -> Mosaics:
-    """64 mosaics of the test split, half of them with two items."""
+    """The 64 mosaics beside the weights, half of them with two items: no data set is needed."""
+    from PIL import Image
+
+    folder = zoo.FOLDER / "mosaic-vit"
+    images, masks = (_tiles(np.asarray(Image.open(folder / name))) for name in ("mosaics.png", "masks.png"))
+    classes = torch.tensor(json.loads((folder / "classes.json").read_text(encoding="utf-8")))
+    return Mosaics(images[:, None], classes, torch.stack([masks == _LEVEL, masks == 2 * _LEVEL], 1))
+
+
+def _made() -> Mosaics:
+    """Those mosaics, of the test split."""
     one, both = (compose(parts("t10k"), range(SHIPPED // 2), seed=3 + two, two=float(two)) for two in (0, 1))
     return Mosaics(*(torch.cat([getattr(m, name) for m in (one, both)]) for name in ("images", "classes", "masks")))
 
@@ -201,9 +213,9 @@ def _write_examples(folder: Path) -> None:
     """A sheet of mosaics, a sheet of their masks (1 the first item, 2 the second), their classes; ten as files."""
     from PIL import Image
 
-    made = shipped()
+    made = _made()
     masks = made.masks[:, 0] + 2 * made.masks[:, 1].byte()
-    for name, pixels in (("mosaics.png", made.images[:, 0]), ("masks.png", masks * 127)):
+    for name, pixels in (("mosaics.png", made.images[:, 0]), ("masks.png", masks * _LEVEL)):
         Image.fromarray(_sheet(pixels).numpy().astype(np.uint8)).save(folder / name, optimize=True)
     (folder / "classes.json").write_text(json.dumps(made.classes.tolist()) + "\n")
     for number, name in zip((*range(5), *range(32, 37)), EXAMPLES, strict=True):
@@ -212,6 +224,10 @@ def _write_examples(folder: Path) -> None:
 
 def _sheet(pixels: Tensor) -> Tensor:
     return pixels.unflatten(0, (8, 8)).permute(0, 2, 1, 3).reshape(8 * SIDE, 8 * SIDE)
+
+
+def _tiles(sheet: np.ndarray[Any, Any]) -> Tensor:
+    return torch.tensor(sheet).view(8, SIDE, 8, SIDE).permute(0, 2, 1, 3).reshape(SHIPPED, SIDE, SIDE)
 
 
 EXAMPLES = [*(f"one-{i}.png" for i in range(5)), *(f"two-{i}.png" for i in range(5))]
