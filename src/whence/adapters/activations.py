@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.adapters.tensors import adapt, canonical
+from whence.adapters.tensors import adapt
 from whence.engine.places import place
 from whence.engine.scope import scope
+from whence.subject.modules import canonical
 from whence.subject.up_to import UpTo, run_alone
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whence.adapters import arrays
-from whence.adapters.tensors import adapt, canonical
+from whence.adapters.tensors import adapt
 from whence.engine.ops import known_names
 from whence.engine.places import place
 from whence.errors import BaselineError, InputError, MethodError, ParameterError, RuleError, did_you_mean
 from whence.methods import Method, methods
 from whence.registry import Entry
 from whence.subject import Record, Subject, baselines
+from whence.subject.modules import canonical
 from whence.subject.neurons import Neuron, up_to
 from whence.subject.targets import read_target
 from whence.util.checks import check_choice, check_count, is_whole, not_allowed

@@ -24,4 +24,5 @@ class Answer:
     extras: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # more numbers, each shaped like `values`
     per_row: Mapping[str, Later | Sequence[Any]] = field(default_factory=dict)  # receipt entries with one item per row
     overall: Mapping[str, Any] = field(default_factory=dict)  # receipt entries about the run as a whole
+    sums: bool = True  # False: values do not sum to the score's change, although the method's otherwise do
     keeps_padding: bool = False  # what a mask hides has scores too, and they are to be shown

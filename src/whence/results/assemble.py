@@ -57,10 +57,11 @@ def join(
     extras = {kind: _extra(subject, answers, kind, raw, real, whole, k_shown) for kind in answers[0].extras}
     positive = extras.pop("positive", {})
     more = {kind: _like_input(subject, numbers) for kind, numbers in extras.items()}
+    sums = complete and answers[0].sums
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])
-    residual, gap = _completeness(values, score, whole(before), k_shown) if complete and before else (None, None)
+    residual, gap = _completeness(values, score, whole(before), k_shown) if sums and before else (None, None)
     attribution = Attribution(
         values=_like_input(subject, values),
         raw=_like_input(subject, raw),
@@ -79,7 +80,7 @@ def join(
         channel_axis=_like_input(subject, {name: _channel_axis(subject, name, raw[name], k_shown) for name in raw}),
     )
     _warn_of_non_finite(subject, values)
-    if complete == "exactly" and gap is not None:
+    if sums == "exactly" and gap is not None:
         _warn_of_a_gap(subject, gap)
     embedded = [name for name in raw if _is_embedded(subject, name, raw[name], k_shown)]
     if channels is not None and (channels != how or len(embedded) < len(raw)):

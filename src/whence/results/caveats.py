@@ -28,7 +28,7 @@ def warn_of_caveats(a: Attribution, facts: Mapping[str, Any], own: bool = False)
     mass = sum((size.sum(-1, dtype=torch.double) for size in flat[1:]), flat[0].sum(-1, dtype=torch.double))
     if not own and not bool(mass.all()):
         _warn_of_zeros(a, mass, facts)
-    if facts.get("complete") and a.baseline_value is not None:
+    if facts.get("complete") and a.gap is not None:
         _warn_of_cancellation(a, mass, max(1, sum(size.shape[-1] for size in flat)))
     if a.special is not None and len(sizes) == 1 and sizes[0].dim() == mass.dim() + 1:
         _warn_of_special_tokens(a, sizes[0], mass)

@@ -31,7 +31,7 @@ def read(subject: Subject, at: str, *, copies: bool = False) -> Inside:
     """One pass over the subject's values, and back to the place `at`, everything by the derivative."""
     where = place(at)
     done = subject.run({"*": derivative}, wants=lambda s: s.kind == where.side and s.path == where.path, copies=copies)
-    site = _one_call(where, list(done.captured))
+    site = one_call(where, list(done.captured))
     if site not in done.edges or not done.score.requires_grad:
         raise independent(subject)
     try:
@@ -44,7 +44,7 @@ def read(subject: Subject, at: str, *, copies: bool = False) -> Inside:
     return Inside(site, value, stacked(value, [column[0] for column in columns]))
 
 
-def _one_call(where: Place, sites: list[Site]) -> Site:
+def one_call(where: Place, sites: list[Site]) -> Site:
     """The call that is meant, which has to happen, and only once if it was not said which."""
     if where.call is None and len(sites) > 1:
         raise InputError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from whence.engine.places import Place
@@ -33,6 +34,11 @@ class Neuron:
         if callable(self.index):
             return self.index(output.alone() if isinstance(output, Arguments) else output)
         assert isinstance(output, Tensor)
+        chosen = output[self.place_in(output)]
+        return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
+
+    def place_in(self, output: Tensor) -> tuple[Any, ...]:
+        """The index into the module's output, rows first; an error if nothing is there."""
         index = self.index if isinstance(self.index, tuple) else (self.index,)
         if len(index) != output.dim() - 1 and Ellipsis not in index:
             raise TargetError(
@@ -49,7 +55,14 @@ class Neuron:
             ) from None
         if not chosen.numel():
             raise TargetError(f"neuron({self.path!r}, {self.index!r}) selects nothing.\n  Give an index that does.")
-        return chosen.flatten(1).sum(1) if chosen.dim() > 1 else chosen
+        return (slice(None), *index)
+
+
+def selected(unit: Neuron, values: Tensor) -> Tensor:
+    """The values at the units that an index selects, and 0 elsewhere."""
+    chosen, index = torch.zeros_like(values), unit.place_in(values)
+    chosen[index] = values[index]
+    return chosen
 
 
 def neuron(path: str, index: Any) -> Neuron:

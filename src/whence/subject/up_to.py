@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class _Reached(BaseException):
     """Leaves the model at the module; no model catches it by `except Exception`."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, owner: object, output: Any) -> None:
         super().__init__()
-        self.output = output
+        self.owner, self.output = owner, output
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class UpTo:
                 return
             calls += 1
             if self.leaves and calls == wanted:
-                raise _Reached(there)
+                raise _Reached(self, there)
 
         def enters(module: nn.Module, args: Any, kwargs: Any) -> None:
             leave(Arguments(args, kwargs))
@@ -74,6 +74,8 @@ class UpTo:
         try:
             self.model(*args, **kwargs)
         except _Reached as reached:
+            if reached.owner is not self:  # a model up to one module, inside of which another one was asked for
+                raise
             return next(iter(self.tensors(reached.output).values())) if self.first else reached.output
         finally:
             handle.remove()

@@ -1,6 +1,7 @@
 """Integrated gradients.
 
     integrated_gradients     the methods: along the straight line, along any path, averaged over baselines
+    conductance              the same for modules and for units inside a model, and internal influence
     paths                    paths from baselines to the input, and the model's gradients along them
     adaptive                 when a row's integral is good enough, and which points it needs next
     chords                   the same for networks with kinks, between points

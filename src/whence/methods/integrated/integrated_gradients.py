@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from whence.methods import method
 from whence.methods.answer import Answer
 from whence.methods.integrated.adaptive import Goal, State
 from whence.methods.integrated.chords import Pieces
-from whence.methods.integrated.paths import Paths, curve, parted, polyline, slopes, straight
+from whence.methods.integrated.paths import Paths, curve, from_baselines, parted, polyline, slopes, straight
 from whence.methods.integrated.refinement import refined
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
@@ -23,6 +23,7 @@ from whence.util.keys import input_of
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
 
+Slopes = Callable[[Subject, Paths, Tensor, Tensor, Tensor], Iterator[tuple[int, float, Tensor]]]
 Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gauss_legendre"]
 Steps = Annotated[int | None, Bounds(low=1)]
 Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
@@ -54,9 +55,7 @@ def integrated_gradients(
     says which rows it could not bring there in `max_steps`. The other rules take `steps`, which alone means
     Gauss–Legendre. With a list of baselines the answer is the mean over them.
     """
-    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
-    paths = straight(ends, [1 / len(ends)] * len(ends))
-    return _integrated(subject, paths, rule, steps, tolerance, max_steps)
+    return integral(subject, from_baselines(subject), rule, steps, tolerance, max_steps)
 
 
 @method(
@@ -90,7 +89,7 @@ def path_integrated_gradients(
         paths = straight([(start, subject.pinned().values)], [1.0])
     else:
         paths = curve(subject, path) if callable(path) else polyline(subject, path)
-    return _integrated(subject, paths, rule, steps, tolerance, max_steps)
+    return integral(subject, paths, rule, steps, tolerance, max_steps)
 
 
 @method(
@@ -109,11 +108,10 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
     Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
     `samples` equal parts of the line, by the row's seed.
     """
-    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
-    paths = straight(ends, [1 / len(ends)] * len(ends))
-    draws = uniform(subject, 2 * samples + len(ends))  # (rows, draws)
+    paths, count = from_baselines(subject), len(subject.baselines)
+    draws = uniform(subject, 2 * samples + count)  # (rows, draws)
     order = draws[:, 2 * samples :].argsort(1)
-    which = order.repeat(1, -(-samples // len(ends)))[:, :samples]
+    which = order.repeat(1, -(-samples // count))[:, :samples]
     alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
     weight = torch.full((samples,), 1 / samples, dtype=torch.float64, device="cpu")
     return _at_points(subject, paths, which, alpha, weight)
@@ -122,20 +120,25 @@ def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1
 # ---- integrals ----
 
 
-def _integrated(
-    subject: Subject, paths: Paths, rule: str, steps: int | None, tolerance: float, max_steps: int
-) -> Answer:
+def integral(subject: Subject, paths: Paths, rule: str, steps: int | None, tolerance: float, max_steps: int) -> Answer:
     if rule == "adaptive" and steps is None:
         return _adaptive(subject, paths, tolerance, max_steps)
+    return on_grid(subject, paths, rule, steps)
+
+
+def on_grid(subject: Subject, paths: Paths, rule: str, steps: int | None, slopes: Slopes = slopes) -> Answer:
+    """By a rule of fixed points, Gauss–Legendre's if it is the adaptive one."""
     nodes, weights = fixed("gauss_legendre" if rule == "adaptive" else rule, steps or _STEPS)
     count = len(paths.weights)
     alpha = torch.from_numpy(nodes).repeat(count).expand(subject.rows, -1)
     which = torch.arange(count, device="cpu").repeat_interleave(len(nodes)).expand(subject.rows, -1)
     weight = torch.cat([torch.from_numpy(weights) * w for w in paths.weights])
-    return _at_points(subject, paths, which, alpha, weight)
+    return _at_points(subject, paths, which, alpha, weight, slopes)
 
 
-def _at_points(subject: Subject, paths: Paths, which: Tensor, alpha: Tensor, weight: Tensor) -> Answer:
+def _at_points(
+    subject: Subject, paths: Paths, which: Tensor, alpha: Tensor, weight: Tensor, slopes: Slopes = slopes
+) -> Answer:
     """The weighted sum of slopes at given points (rows, points) of each row."""
     wide, paths, k = _one_target_per_row(subject, paths)
     points = alpha.shape[1]

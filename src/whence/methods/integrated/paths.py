@@ -45,6 +45,12 @@ def straight(ends: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], 
     return Paths(tuple(weights), points_at)
 
 
+def from_baselines(subject: Subject) -> Paths:
+    """Straight lines from each of the subject's baselines to its values, all of the same weight."""
+    ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
+    return straight(ends, [1 / len(ends)] * len(ends))
+
+
 def _picked(values: list[Tensor], rows: Tensor, which: Tensor) -> Tensor:
     if len(values) == 1:
         return values[0].index_select(0, rows.to(values[0].device))
