@@ -105,6 +105,9 @@ class Retrained:
         return id(self.train), self.share, str(self.operator), self.absolute
 
 
+_ROUNDING = 64  # units in the last place of the largest score: what sums over a network may be off by
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """What a metric sees: one row, as one method explained it."""
@@ -141,6 +144,13 @@ class View:
     def generator(self, salt: int = 0) -> torch.Generator:
         """Random numbers of this row's own, whatever else is evaluated with it."""
         return torch.Generator().manual_seed(((self.seed * 1_000_003 + self.example.seed) * 101 + salt) % 2**62)
+
+    def settled(self, scores: Tensor) -> Tensor:
+        """Scores (units,) of the removable units; what is 0 up to rounding is 0, so that ranks tie there."""
+        values, kind = scores[self.example.free], self.attribution.values.dtype
+        eps = torch.finfo(kind if kind.is_floating_point else torch.float64).eps
+        largest = values.abs().amax() if len(values) else 0.0
+        return torch.where(values.abs() <= _ROUNDING * eps * largest, 0.0, values)
 
     @property
     def raw(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
@@ -138,37 +139,38 @@ def _share(board: Scoreboard, method: str, column: Column) -> float:
 
 def markdown(board: Scoreboard) -> str:
     """A table in Markdown, and what is to be known about it."""
-    lines = [_head(board), *_plain(board, "**{}**")]
-    safe = [[clean(cell).replace("|", "\\|") for cell in line] for line in lines]
-    rows = [f"| {' | '.join(line)} |" for line in safe]
-    return "\n".join([rows[0], "|" + "---|" * len(safe[0]), *rows[1:], "", *(f"- {clean(n)}" for n in notes(board))])
+    head, *body = [f"| {' | '.join(line)} |" for line in _plain(board, "**{}**", _md)]
+    said = [f"- {_md(note)}" for note in notes(board)]
+    return "\n".join([head, "|" + "---|" * len(_head(board)), *body, "", *said])
 
 
 def latex(board: Scoreboard) -> str:
     """A tabular with booktabs' rules, and what is to be known about it as comments."""
-    head = [_tex(name) for name in _head(board)]
-    body = [
-        [cell if "\\textbf" in cell else _tex(cell) for cell in line] for line in _plain(board, "\\textbf{{{}}}", _tex)
-    ]
-    lines = [" & ".join(line) + r" \\" for line in (head, *body)]
+    head, *body = [" & ".join(line) + r" \\" for line in _plain(board, r"\textbf{{{}}}", _tex)]
     return "\n".join(
-        [*(f"% {clean(note)}" for note in notes(board)), rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
-         lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
+        [*(f"% {clean(note)}" for note in notes(board)), rf"\begin{{tabular}}{{l{'r' * (len(_head(board)) - 1)}}}",
+         r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
     )  # fmt: skip
 
 
-def _plain(board: Scoreboard, bold: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
-    """The lines of the table; who is told apart in bold."""
-    lines = []
+def _plain(board: Scoreboard, bold: str, escaped: Callable[[str], str]) -> list[list[str]]:
+    """The lines of the table, its head first, escaped; who is told apart in bold."""
+    lines = [[escaped(name) for name in _head(board)]]
     for method in board.methods:
         cells = [_cell(board, method, column) for column in board.columns]
-        marked = [bold.format(escaped(cell[:-1])) if cell.endswith("*") else cell for cell in cells]
-        lines.append([method, *marked, *_costs(board, method)])
+        marked = [bold.format(escaped(cell[:-1])) if cell.endswith("*") else escaped(cell) for cell in cells]
+        lines.append([escaped(method), *marked, *map(escaped, _costs(board, method))])
     return lines
+
+
+def _md(told: str) -> str:
+    """Text that Markdown takes for nothing else: no emphasis, no link, no tag, no end of a cell."""
+    return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", clean(told))
 
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "[": "{[}", "]": "{]}", "*": "{*}", "|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "→": r"$\to$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "–": "--",
 }  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from whence.adapters.wrapped import Wrapped
 from whence.api import explain
-from whence.errors import InputError, ModelError, WhenceWarning
+from whence.errors import InputError, MethodError, ModelError, WhenceError, WhenceWarning
 from whence.evaluation.data import named
 from whence.evaluation.examples import Example, bytes_of, together, unbroken
 from whence.evaluation.fingerprint import said
@@ -138,6 +138,10 @@ class Explainer:
         if ranker.function is not None:
             wanted = torch.tensor(list(targets), device="cpu")
             values = torch.as_tensor(ranker.function(model, inputs, wanted), device="cpu")
+            if values.dim() == 0 or len(values) != len(examples):
+                raise InputError(
+                    f"{ranker.name} gave values of shape {tuple(values.shape)} for {len(examples)} rows.\n{_WANTED}"
+                )
             return [_bare(ranker.name, values[i : i + 1], targets[i]) for i in range(len(examples))]
         sized = {} if self.batch_size is None else {"batch_size": self.batch_size}
         options = {**sized, **self.options, **(ranker.params or {})}
@@ -150,6 +154,20 @@ class Explainer:
                 **options,
             )  # fmt: skip
         return [a._pick([i]) for i in range(len(examples))]
+
+
+_WANTED = "  A function f(model, inputs, targets) returns one value per element, or per unit, of each row's input."
+
+
+def blamed(error: Exception, line: Ranker, row: int) -> Exception:
+    """An error of a method that works for no row, with its name, the row and the way out; Whence's own stay."""
+    if isinstance(error, WhenceError):
+        return error
+    said = f"The method {line.name!r} raised {type(error).__name__} for row {row}: {error}\n"
+    way = "  Leave it out: see `whence.explain` with this method and row for where it happens."
+    found = MethodError(said + (way if line.function is None else _WANTED))
+    found.__cause__ = error
+    return found
 
 
 def _redrawn(ranker: Ranker, asked: bytes) -> int:
@@ -193,7 +211,7 @@ def unit_scores(example: Example, a: Attribution) -> Tensor:
     if tuple(values.shape) != example.shape:
         raise InputError(
             f"{a.method} gave values of shape {tuple(values.shape)}, but the row's units have shape {example.shape}.\n"
-            "  Leave at= out, or this method."
+            + (_WANTED if a.method not in methods else "  Leave at= out, or this method.")
         )
     if not bool(torch.isfinite(values[example.real.view(example.shape)]).all()):
         raise InputError(f"{a.method} gave values that are not finite.\n  Leave the row out.")

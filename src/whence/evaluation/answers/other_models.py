@@ -48,12 +48,29 @@ def under(
         if not isinstance(other, nn.Module):
             raise ModelError("The other model is not an nn.Module.\n  Give one, or what whence.load gives.")
         other = replace(explainer.model, model=other)
+    _check_form(asked[0][0].example.root, other.model if isinstance(other, Wrapped) else other)
     examples = [view.example for view, _ in asked]
     drawn = examples
     if ranker.method == "random":
         drawn = [replace(example, seed=example.seed + 15485863) for example in examples]
     found = explainer._each(ranker, other, drawn, [view.target for view, _ in asked])
     return [scores_or_error(example, a) for example, a in zip(examples, found, strict=True)]
+
+
+def _check_form(here: nn.Module | None, there: Any) -> None:
+    """Whether another model is the same network with other weights; a function's form is not known."""
+    if here is None or not isinstance(there, nn.Module):
+        return
+    if there is here:
+        raise ModelError("The other model is the model itself.\n  Give the same network trained on permuted labels.")
+    own, other = ({name: tuple(t.shape) for name, t in one.named_parameters()} for one in (here, there))
+    name = next((name for name in {**own, **other} if own.get(name) != other.get(name)), None)
+    if name is not None:
+        told = [f"of shape {shapes[name]}" if name in shapes else "missing" for shapes in (own, other)]
+        raise ModelError(
+            f"The other model has another form: the parameter {name!r} is {told[0]} here and {told[1]} there.\n"
+            "  Give the same network trained on permuted labels."
+        )
 
 
 # ---- trained without what a method marks ----

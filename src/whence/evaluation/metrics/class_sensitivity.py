@@ -28,11 +28,11 @@ def class_sensitivity(view: View, *, classes: Annotated[int, Bounds(low=1)] = 3,
     others = [number for number in order if number != view.target][:classes]
     if not others:
         return Result(float("nan"))
-    here, free = view.scores[view.example.free], view.example.free
+    here = view.settled(view.scores)
     answers = yield [OtherClass(number) for number in others]
     found = []
     for scores in answers:
-        there = scores[free]
+        there = view.settled(scores)
         centred = (here - here.mean(), there - there.mean())
         found.append(spearman(here, there) if ranks else float(correlation(*centred)))
     known = [rho for rho in found if not math.isnan(rho)]

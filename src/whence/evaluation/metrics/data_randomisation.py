@@ -22,8 +22,7 @@ def data_randomisation(view: View, *, model: Any = None, absolute: bool = True) 
             '  Give {"data_randomisation": {"model": …}}, the same network trained on permuted labels.'
         )
     (scores,) = yield [Under(model)]
-    free = view.example.free
-    here, there = view.scores[free], scores[free]
+    here, there = view.settled(view.scores), view.settled(scores)
     signed = spearman(here, there)
     rho = spearman(here.abs(), there.abs()) if absolute else signed
     return Result(abs(rho), {} if signed != signed else {"signed correlation": signed})

@@ -25,10 +25,10 @@ def model_randomisation(
     root = view.example.root
     count = stages if root is None else len(stages_of(root, stages))
     answers = yield [Randomised(stage, stages, order == "independent") for stage in range(count)]
-    here = view.scores[view.example.free]
+    here = view.settled(view.scores)
     both = {
         name: [spearman(*(pair if name == "signed" else (pair[0].abs(), pair[1].abs()))) for pair in
-               ((scores[view.example.free], here) for scores in answers)]
+               ((view.settled(scores), here) for scores in answers)]
         for name in ("absolute", "signed")
     }  # fmt: skip
     chosen = both["absolute" if absolute else "signed"]
