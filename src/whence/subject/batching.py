@@ -16,6 +16,7 @@ T = TypeVar("T")
 Segment = tuple[int, int, int]  # of a chain: its number, the first point, how many
 _FEW_ROWS, _FEW_BYTES = 512, 48 << 20  # a pass takes at least so many rows if their activations need no more bytes
 _LINKS, _LINK_BYTES = 8, 1 << 30  # the same for points that need their neighbours, of which every cut costs one
+_MANY_ROWS, _MANY_BYTES = 4096, 8 << 20  # and for rows so small that calls cost more than what they work on
 
 
 def in_batches(
@@ -115,11 +116,21 @@ def _batch_size(subject: Subject, cost: float, *limits: int) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        limits = (_FEW_ROWS, _FEW_BYTES, *limits)
-        size = max(subject.record.bytes_per_row, 1)
-        few = max(min(rows, int(room // size)) for rows, room in zip(limits[::2], limits[1::2], strict=True))
-        most = int(max(subject.total_rows, few) / cost)
+        most = int(max(subject.total_rows, _few(subject, *limits)) / cost)
     return max(1, min(most, subject.record.max_rows or most))
+
+
+def _few(subject: Subject, *limits: int) -> int:
+    """The rows that go into one pass however few the user gave."""
+    limits = (_FEW_ROWS, _FEW_BYTES, _MANY_ROWS, _MANY_BYTES, *limits)
+    size = max(subject.record.bytes_per_row, 1)
+    return max(min(rows, int(room // size)) for rows, room in zip(limits[::2], limits[1::2], strict=True))
+
+
+def shortest_pass(subject: Subject) -> int:
+    """How many points `in_chains` puts into a pass at least, if there are so many; the same for any rows."""
+    most = subject.batch_size or _few(subject, _LINKS, _LINK_BYTES)
+    return max(2, min(most, subject.record.max_rows or most))
 
 
 def rows_are_independent(subject: Subject) -> bool:

@@ -21,6 +21,12 @@ def fixed(rule: str, steps: int) -> tuple[NDArray[np.float64], NDArray[np.float6
         weights = np.full(steps + 1, 1 / steps)
         weights[[0, -1]] /= 2
         return np.arange(steps + 1) / steps, weights
+    if rule == "clenshaw_curtis":  # at (1 − cos iπ/n)/2 for even n
+        i, j = np.arange(steps + 1), np.arange(steps // 2 + 1)
+        terms = np.where((j == 0) | (j == steps // 2), 1.0, 2.0) / (1 - 4.0 * j * j)
+        weights = (np.cos(2 * np.pi * np.outer(i, j) / steps) * terms).sum(1) / steps
+        weights[[0, -1]] /= 2
+        return (1 - np.cos(np.pi * i / steps)) / 2, weights
     offset = {"right": 1.0, "left": 0.0, "midpoint": 0.5}[rule]
     return (np.arange(steps) + offset) / steps, np.full(steps, 1 / steps)
 

@@ -7,6 +7,7 @@ those whose gradient jumps.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ Piece = tuple[int, float, float]  # path, from, to
 
 _NARROWEST = 2.0**-18
 _SHARE = 0.5  # panels with this share of the worst one's error are halved
+_DWARFED = 0.1  # panels with less than this share wait, where passes are to be few
 _OPTIMISM = 1.25  # the two interpolants differ by the coarser one's error, several times the finer one's
 _MARGIN = 1.4  # over one standard deviation; benchmarks/certificates.py has what it was measured on
 _ROUGH = (
@@ -78,7 +80,7 @@ class Rule:
 
 def _interpolated(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
     """The interpolant through the 6 points around a panel, compared with the one through 4."""
-    fine, coarse = (torch.from_numpy(panels(alphas.tolist(), points)).to(slopes) for points in (6, 4))
+    fine, coarse = (_weights(tuple(alphas.tolist()), points).to(slopes) for points in (6, 4))
     return Panels(fine @ slopes, (fine - coarse) @ slopes / _OPTIMISM, torch.zeros_like(alphas[1:]))
 
 
@@ -102,12 +104,26 @@ def _stepped(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
 
 def _rough(alphas: Tensor, slopes: Tensor) -> bool:
     """Whether interpolants gain so little from more points that there must be kinks that nobody has told of."""
-    low, middle, high = (torch.from_numpy(panels(alphas.tolist(), points)).to(slopes) @ slopes for points in (2, 4, 6))
+    low, middle, high = (_weights(tuple(alphas.tolist()), points).to(slopes) @ slopes for points in (2, 4, 6))
     return bool((high - middle).abs().sum() > _ROUGH * (middle - low).abs().sum())
+
+
+@functools.lru_cache(maxsize=64)
+def _weights(alphas: tuple[float, ...], points: int) -> Tensor:
+    return torch.from_numpy(panels(alphas, points))
 
 
 SMOOTH = Rule("gradients", 4, _interpolated, independent=False)
 KINKED = Rule("jumps", 8, _stepped, independent=True)
+
+
+def errors_of(goal: Goal, vectors: Tensor, answer: Tensor) -> list[float]:
+    """The absolute sum of each vector relative to the answer's: by element or unit, what is worse."""
+    found = []
+    for some, whole in zip(goal.views(vectors), goal.views(answer[None]), strict=True):
+        sizes, size = some.abs().sum(1).double().cpu(), whole.abs().sum().double().cpu()
+        found.append(torch.where(sizes > 0, sizes / size, torch.zeros_like(sizes)))
+    return [float(one) for one in torch.stack(found).amax(0)]
 
 
 # ---- one row ----
@@ -119,6 +135,8 @@ class State:
 
     weights: tuple[float, ...]  # of its paths
     rule: Rule
+    room: int  # evaluations at most
+    eager: bool = False  # few passes before few points
     total: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))  # all explained values in one vector
     evaluations: int = 0
     error: float = float("inf")  # estimated, relative to the absolute sum of the answer
@@ -131,8 +149,9 @@ class State:
 
     def __post_init__(self) -> None:
         self.nodes = [{} for _ in self.weights]
-        start = self.rule.start
-        self.wanted = [(path, i / start) for path in range(len(self.weights)) for i in range(start + 1)]
+        paths = len(self.weights)
+        start = max(1, min(self.rule.start, (self.room - self.evaluations) // paths - 1))
+        self.wanted = [(path, i / start) for path in range(paths) for i in range(start + 1)]
 
     @property
     def scheme(self) -> str:
@@ -143,7 +162,7 @@ class State:
         self.nodes[path][alpha] = (score, slopes)
         self.evaluations += 1
 
-    def judge(self, goal: Goal) -> None:
+    def judge(self, goal: Goal) -> State:
         """Integrate what there is, and stop or ask for more."""
         pieces, parts, errors, residuals, unseen = [], [], [], [], []
         for path, weight in enumerate(self.weights):
@@ -167,6 +186,7 @@ class State:
             self.rule = KINKED
             return self.judge(goal)
         self._settle(goal, pieces, torch.maximum(each, rest.abs() / scale).tolist(), self._enough(goal) and not rough)
+        return self
 
     def _enough(self, goal: Goal) -> bool:
         return self.gap <= goal.reach and self.error <= goal.reach
@@ -205,7 +225,9 @@ class State:
 
     def _settle(self, goal: Goal, pieces: list[Piece], worst: list[float], enough: bool) -> None:
         """Stop, or ask for the middles of the worst panels."""
-        limit, left = _SHARE * max(worst), goal.max_steps - self.evaluations
+        limit, left = _SHARE * max(worst), self.room - self.evaluations
+        if self.eager:  # every panel that has more than its part of what is allowed, and is not dwarfed by the worst
+            limit = min(limit, max(goal.reach / len(pieces), _DWARFED * max(worst)))
         start = [w for (_, a, b), w in zip(pieces, worst, strict=True) if a == 0 and b <= _NARROWEST]
         self.unbounded = max(start, default=0.0) > goal.reach
         ranked = sorted(zip(worst, pieces, strict=True), key=lambda one: -one[0])

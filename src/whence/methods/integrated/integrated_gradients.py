@@ -14,11 +14,14 @@ from whence.methods import method
 from whence.methods.answer import Answer
 from whence.methods.integrated.adaptive import Goal, State
 from whence.methods.integrated.chords import Pieces
-from whence.methods.integrated.paths import Paths, curve, from_baselines, parted, polyline, slopes, straight
+from whence.methods.integrated.doubling import Doubled
+from whence.methods.integrated.paths import Paths, Starts, curve, from_baselines, parted, polyline, slopes, straight
 from whence.methods.integrated.refinement import refined
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
+from whence.subject.at_baseline import mean_score
 from whence.subject.noise import uniform
+from whence.subject.record import Measured
 from whence.util.keys import input_of
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
@@ -144,36 +147,51 @@ def _at_points(
     points = alpha.shape[1]
     rows = torch.arange(wide.rows, device="cpu").repeat_interleave(points)
     which, alpha = (t.repeat_interleave(k, 0).reshape(-1) for t in (which, alpha))
-    total: list[Any] = [0] * wide.rows
+    total: Tensor | None = None
     with bar(len(rows), subject.progress, subject.method) as count:
-        for item, _, slope in slopes(wide, paths, rows, which, alpha):
-            total[int(rows[item])] += float(weight[item % points]) * slope
-            count()
+        for items, _, some in slopes(wide, paths, rows, which, alpha):
+            total = some.new_zeros(wide.rows, some.shape[1]) if total is None else total
+            total.index_add_(0, rows[items].to(some.device), some * weight[items % points].to(some)[:, None])
+            count(len(items))
+    assert total is not None
     start = None if subject.baselines else _start(wide, paths).view(subject.rows, k)  # a path has its own
     per_row = {"gradient_evaluations": [k * points] * subject.rows}
-    return Answer(_by_value(subject, torch.stack(total), k), start_score=start, per_row=per_row)
+    return Answer(_by_value(subject, total, k), start_score=start, per_row=per_row)
 
 
 def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) -> Answer:
     wide, paths, k = _one_target_per_row(subject, paths)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
-    states = refined(wide, paths, goal)
+    starts: Starts = {}
+    states = refined(wide, paths, goal, starts)
     rows = [states[row * k : row * k + k] for row in range(subject.rows)]
     assert subject.measured.score is not None
     start = torch.tensor([[state.before for state in row] for row in rows], dtype=torch.float64, device="cpu")
     reached = [max(goal.reached(state.gap, state.error) for state in row) for row in rows]
     _warn(subject, rows, reached, goal)
+    start = start.to(subject.measured.score)
     return Answer(
         _by_value(subject, torch.stack([state.total for state in states]), k),
-        start_score=start.to(subject.measured.score),
+        baseline_score=start,
+        start_score=start,
         per_row={
+            **_at_baselines(subject, starts, k),
             "gradient_evaluations": [sum(state.evaluations for state in row) for row in rows],
             "tolerance_reached": reached,
             "converged": [one <= tolerance for one in reached],
         },
         overall={"scheme": " and ".join(sorted({state.scheme for state in states})), "tolerance": tolerance},
     )
+
+
+def _at_baselines(subject: Subject, starts: Starts, k: int) -> dict[str, list[Any]]:
+    """What a classifier says at the baselines, which the paths' first points have shown."""
+    if not subject.baselines or not starts or subject.measured.score is None:
+        return {}
+    count = len(subject.baselines)
+    logits = [torch.stack([starts[row * k, path] for row in range(subject.rows)]) for path in range(count)]
+    return mean_score(subject, [Measured(subject.measured.score, logits=one) for one in logits])[1]
 
 
 # ---- one target per row ----
@@ -223,7 +241,7 @@ def _start(subject: Subject, paths: Paths) -> Tensor:
 # ---- what is said ----
 
 
-def _warn(subject: Subject, rows: list[list[State | Pieces]], reached: list[float], goal: Goal) -> None:
+def _warn(subject: Subject, rows: list[list[State | Doubled | Pieces]], reached: list[float], goal: Goal) -> None:
     """Name the rows that did not come within the tolerance, by what may help them."""
     failed: dict[str, list[int]] = {}
     for row, one in enumerate(reached):

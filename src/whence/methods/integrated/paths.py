@@ -19,6 +19,7 @@ from whence.subject.batching import Segment, in_batches, in_chains, values_of
 from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
+Starts = dict[tuple[int, int], Tensor]  # by row and path: a classifier's logits where the path begins
 At = Callable[[Tensor, Tensor, Tensor], tuple[Values, Values]]
 
 
@@ -152,22 +153,36 @@ def _short(value: Any) -> str:
 
 
 def slopes(
-    subject: Subject, paths: Paths, rows: Tensor, which: Tensor, alpha: Tensor
-) -> Iterator[tuple[int, float, Tensor]]:
-    """At each point, the score and dγ/dα ⊙ ∇f, all explained values in one vector."""
+    subject: Subject, paths: Paths, rows: Tensor, which: Tensor, alpha: Tensor, starts: Starts | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For some points at a time: which, their scores, and dγ/dα ⊙ ∇f, all explained values in one vector."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        values, velocity = paths.at(run, values_of(items, which, 0), values_of(items, alpha, 1))
+        there_alpha = values_of(items, alpha, 1)
+        values, velocity = paths.at(run, values_of(items, which, 0), there_alpha)
         there = subject.take(run).valued(values)
         gradients = (there.run_again() if subject.record.backwards else there.run({"*": derivative})).pull()
         assert there.measured.score is not None
+        if starts is not None:
+            _note_starts(starts, there, run, values_of(items, which, 0), there_alpha)
         return there.measured.score[:, 0], joined({key: m[:, 0] * velocity[key] for key, m in gradients.items()})
 
-    return _one_by_one(subject, rows, work, cost=0.85)
+    for items, (score, some) in in_batches(subject, rows, work, cost=0.85):
+        if bool((items < 0).any()):
+            real = (items >= 0).nonzero()[:, 0]
+            items, score, some = items[real], score[real.to(score.device)], some[real.to(some.device)]
+        yield items, score, some
+
+
+def _note_starts(starts: Starts, there: Subject, rows: Tensor, which: Tensor, alpha: Tensor) -> None:
+    logits = there.measured.logits
+    if logits is not None:
+        for i in (alpha == 0).nonzero()[:, 0].tolist():
+            starts[int(rows[i]), int(which[i])] = logits[i]
 
 
 def contributions(
-    subject: Subject, paths: Paths, chains: Sequence[tuple[int, int, Sequence[float]]]
+    subject: Subject, paths: Paths, chains: Sequence[tuple[int, int, Sequence[float]]], starts: Starts
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Along each chain (row, path, α), each piece's contributions, all explained values in one vector, and the scores.
 
@@ -176,12 +191,14 @@ def contributions(
 
     def work(segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
         there = [(*chains[chain][:2], chains[chain][2][first : first + points]) for chain, first, points in segments]
-        rows, which = (torch.tensor([one[i] for one in there for _ in one[2]], device="cpu") for i in (0, 1))
+        points = torch.tensor([len(alphas) for *_, alphas in there], device="cpu")
+        rows, which = (torch.tensor([one[i] for one in there], device="cpu").repeat_interleave(points) for i in (0, 1))
         alpha = torch.tensor([a for *_, alphas in there for a in alphas], dtype=torch.float64, device="cpu")
         values, _ = paths.at(rows, which, alpha)
         some = subject.take(rows).valued(values)
         slope = some.run(chords(len(rows)), ahead=True).pull()
         assert some.measured.score is not None
+        _note_starts(starts, some, rows, which, alpha)
         steps = {key: value.diff(dim=0) for key, value in values.items()}
         return some.measured.score[:, 0], joined({key: m[:-1, 0] * steps[key] for key, m in slope.items()})
 
@@ -190,15 +207,6 @@ def contributions(
         for chain, _, points in segments:
             yield chain, parts[at : at + points - 1], score[at : at + points]
             at += points
-
-
-def _one_by_one(
-    subject: Subject, rows: Tensor, work: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], cost: float
-) -> Iterator[tuple[int, float, Tensor]]:
-    for items, (score, slopes_there) in in_batches(subject, rows, work, cost=cost):
-        for i, item in enumerate(items.tolist()):
-            if item >= 0:
-                yield item, float(score[i]), slopes_there[i]
 
 
 def joined(values: Mapping[str, Tensor]) -> Tensor:
