@@ -88,7 +88,11 @@ def growth(names: Sequence[str] = (), rounds: int = 3) -> list[Line]:
     Methods that evaluate the model once per unit remove a quarter of the tokens each time: it is the cost of an
     evaluation that grows here. `attention_flow`, a maximum flow through n² edges per layer, has a row of its own.
     """
-    chosen = names or [name for name in whence.methods if name not in ("attention_flow", "random")]
+    chosen = names or [
+        name
+        for name, entry in whence.methods.items()
+        if name not in ("attention_flow", "random") and entry.facts.get("needs") != "maps"  # of an image
+    ]
     taken: dict[str, list[float]] = {}
     for tokens in GROWN:
         model, inputs, jobs = encoder(tokens, rows=1)

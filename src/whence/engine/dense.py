@@ -35,7 +35,8 @@ def matrix_of(
 
 def positions(signal: Tensor) -> Tensor | None:
     """Of (positions, …), those that have a signal, where they are few."""
-    if len(signal) < _MANY or 2 * int((signal[:, 0] != 0).sum()) >= len(signal):
+    count = signal.shape[0]
+    if count < _MANY or 2 * int(signal[:, 0].count_nonzero()) >= count:
         return None
     return torch.linalg.vector_norm(signal, 1, dim=1).nonzero().flatten()
 

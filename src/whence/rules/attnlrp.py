@@ -14,9 +14,9 @@ from torch import Tensor
 
 from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
+from whence.rules.lrp_division import derivative_of
 from whence.rules.lrp_products import factors, leaders
 from whence.rules.lrp_sums import signs_of, stands, terms_of
-from whence.util.tree import swapped
 
 _AS_ONE = frozenset(
     "scaled_dot_product_attention layer_norm rms_norm grouped_mm sort msort topk kthvalue median".split()
@@ -136,13 +136,4 @@ def _by_role(call: Call, m: Tensor, shares: tuple[float, ...]) -> list[Tensor | 
     share = {id(roles[name]): s for name, s in zip(("query", "key", "value"), shares, strict=True)}
     weights = tuple(share[id(x)] for x in call.inputs)
     maps = roles["query"].shape[:-1].numel() * roles["key"].shape[-2]
-    memo = call.note.memo((maps + 2 * sum(x.numel() for x in call.inputs)) * m.element_size())
-    if memo is None:
-        return _weighed(call.vjp(m), weights)
-    if not memo:  # the op's graph serves all targets
-        inputs = [x.requires_grad_() for x in call.x]
-        swap = {id(x): new for x, new in zip(call.inputs, inputs, strict=True)}
-        with torch.enable_grad():
-            memo["graph"] = call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap)), inputs
-    y, inputs = memo["graph"]
-    return _weighed(torch.autograd.grad(y, inputs, m, retain_graph=True, allow_unused=True), weights)
+    return _weighed(derivative_of(call, m, maps), weights)

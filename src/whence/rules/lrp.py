@@ -17,7 +17,7 @@ from whence.engine.call import Ahead, Back, Call, Gradients, Rule
 from whence.engine.dense import positions
 from whence.engine.expand import EXPANSIONS
 from whence.rules import linear_maps
-from whence.rules.lrp_division import Divide, Named, first, quotient, times_input, write_off
+from whence.rules.lrp_division import Divide, Named, derivative_of, first, quotient, times_input, write_off
 from whence.rules.lrp_products import Product
 from whence.rules.lrp_sums import Sum
 from whence.rules.lrp_weights import Lost, Weighted
@@ -92,7 +92,7 @@ class _Joined(Named):
         note = call.note
 
         def back(m: Any) -> Gradients:
-            relevance = call.derivative_at(call.x, m)
+            relevance = derivative_of(call, m)
             note.lose_rest("constants", first(m), relevance)
             return relevance
 

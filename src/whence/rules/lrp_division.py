@@ -11,6 +11,7 @@ from torch import Tensor
 
 from whence.engine.call import Call
 from whence.rules.ledger import Note
+from whence.util.tree import flatten, swapped
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,27 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     if not a.is_complex():
         return a * b
     return torch.view_as_complex(torch.view_as_real(a.resolve_conj()) * torch.view_as_real(b.resolve_conj()))
+
+
+def derivative_of(call: Call, m: Any, more: int = 0) -> Sequence[Tensor | None]:
+    """The op's own derivative; where further targets will ask for it and there is room, its graph serves them all.
+
+    `more`: how many numbers the graph holds beside the op's inputs and outputs.
+    """
+    size = more + sum(t.numel() for t in (*call.inputs, *call.outputs))
+    memo = call.note.memo(size * call.inputs[0].element_size())
+    if memo is None or not isinstance(m, Tensor):
+        return call.derivative_at(call.x, m)
+    if not memo:
+        inputs = [x.requires_grad_() for x in call.x]
+        swap = {id(x): new for x, new in zip(call.inputs, inputs, strict=True)}
+        outputs: list[Tensor] = []
+        with torch.enable_grad():
+            flatten(call.function(*swapped(call.args, swap), **swapped(call.kwargs, swap)), outputs)
+        memo["graph"] = outputs, inputs
+    (y,), inputs = memo["graph"]
+    call.check()
+    return torch.autograd.grad(y, inputs, m, retain_graph=True, allow_unused=True)
 
 
 def by_input(shapes: Sequence[torch.Size], parts: Sequence[tuple[int | None, Tensor | None]]) -> list[Tensor | None]:
