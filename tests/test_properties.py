@@ -21,7 +21,7 @@ from whence.evaluation.axioms import TOYS, properties, textbook_table
 from whence.evaluation.axioms.invariance import around, equal_ways
 from whence.evaluation.axioms.points import Probe, prepare
 from whence.evaluation.axioms.rewrites import Rewrite, rewrites
-from whence.evaluation.axioms.toys import STATED, TextbookTable, along_axes
+from whence.evaluation.axioms.toys import SOURCES, STATED, USUAL, TextbookTable, along_axes
 
 FEWER = {  # samples than by default
     "smoothgrad": {"samples": 2},
@@ -88,7 +88,15 @@ def test_nothing_is_open_that_a_paper_answers(seeds: TextbookTable) -> None:
     for name, stated in STATED.items():
         assert len(stated) == len(seeds.reference)
         assert seeds["shapley", name].measured == "yes"
-        assert seeds["shapley", name].stated == ("" if name == "continuity" else "yes")
+        assert seeds["shapley", name].stated == ("" if name in ("continuity", "implementation_invariance") else "yes")
+    for method, own in SOURCES.items():
+        assert all(seeds[method, name].stated and seeds[method, name].source == said for name, said in own.items())
+    assert all(bool(entry.source) == bool(entry.stated) for entry in seeds.entries.values())
+    beyond = [e for e in seeds.entries.values() if e.source == USUAL and e.method not in CHEAP]
+    assert not beyond  # of methods that summaries do not have, every claim is a paper's
+    printed = str(seeds)
+    assert max(map(len, printed.splitlines())) <= 100
+    assert "Bach et al. 2015, of f(x) alone: lrp (completeness)" in printed
 
 
 @pytest.mark.xdist_group("seeds")

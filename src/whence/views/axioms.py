@@ -11,14 +11,14 @@ from whence.evaluation.axioms.toys import TOYS
 from whence.methods import methods
 from whence.util.terminal import clean
 from whence.views.html import page, text
-from whence.views.tables import table
+from whence.views.tables import folded, table
 
 if TYPE_CHECKING:
     from whence.evaluation.axioms.table import AxiomTable, Cell
     from whence.evaluation.axioms.toys import TextbookEntry, TextbookTable
 
 _WASH = {"yes": "rgba(46,160,67,.22)", "no": "rgba(218,54,51,.22)", "not refuted": "rgba(187,128,9,.2)", "–": "none"}
-_WIDTH = 118
+_WIDTH = 100
 
 
 def _lead(t: AxiomTable) -> str:
@@ -72,7 +72,7 @@ def _unmeasured(t: AxiomTable) -> list[str]:
 
 
 def printed_textbook(t: TextbookTable) -> str:
-    """One line per property, what the seed says → what is measured; a star where a counter-example is listed below."""
+    """One line per property, what papers state → what is measured; a star where a counter-example is listed below."""
     names = list(dict.fromkeys(name for _, name in t.entries))
     of = list(t.reference)
     lines = [["reference-based", *(_yes(t.reference[m]) for m in of)]]
@@ -83,9 +83,22 @@ def printed_textbook(t: TextbookTable) -> str:
             found += _wrapped(f"{e.method}, {e.property}: {e.where}", "  ")
     beside = [line for e in t.entries.values() for a in e.against for line in _wrapped(f"{_of(e)}: {a}", "  ")]
     return "\n".join(
-        [table(["stated → measured", *of], lines), "", "Witnesses", *found]
+        [folded(["stated → measured", *of], lines, most=_WIDTH), "", "Witnesses", *found]
         + (["", "* Counter-examples beyond the toy functions", *beside] if beside else [])
+        + ["", "Stated by", *(line for said in _sources(t) for line in _wrapped(said, "  "))]
     )
+
+
+def _sources(t: TextbookTable) -> list[str]:
+    """Who states what, a line for each."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for e in t.entries.values():
+        if e.source:
+            found.setdefault(e.source, {}).setdefault(e.method, []).append(e.property.replace("_", " "))
+    return [
+        f"{source}: " + "; ".join(f"{method} ({', '.join(names)})" for method, names in by.items())
+        for source, by in found.items()
+    ]
 
 
 def _of(entry: TextbookEntry) -> str:
@@ -156,9 +169,10 @@ def textbook_section(t: TextbookTable) -> str:
         f"<li>{text(e.method)}, {text(e.property)}: {text(e.where)}</li>" for e in t.entries.values() if e.where
     )
     return (
-        "<section><p>Each entry is what the seed says → what is measured on its own toy functions, with the violation. "
+        "<section><p>Each entry is what papers state → what is measured on toy functions, with the violation. "
         "A star: a counter-example from beyond them is listed below.</p>"
         f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
         f"<h3>Witnesses</h3><ul>{fails}</ul>"
-        f"<h3>Counter-examples beyond the toy functions</h3><ul>{beside}</ul></section>"
+        f"<h3>Counter-examples beyond the toy functions</h3><ul>{beside}</ul>"
+        f"<h3>Stated by</h3><ul>{''.join(f'<li>{text(said)}</li>' for said in _sources(t))}</ul></section>"
     )

@@ -21,9 +21,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
-def folded(heads: Sequence[str], rows: Sequence[Sequence[str]], soft: int = 0) -> str:
-    """A table as wide as the terminal at most: the `soft` column wraps, and what has no room goes on below."""
-    width = columns()
+def folded(heads: Sequence[str], rows: Sequence[Sequence[str]], soft: int = 0, most: int | None = None) -> str:
+    """A table as wide as the terminal, or `most`: the `soft` column wraps, and what has no room goes on below."""
+    width = min((w for w in (columns(), most) if w is not None), default=None)
     widths = [max(len(clean(str(row[i]))) for row in [heads, *rows]) for i in range(len(heads))]
     too_wide = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
     if width is None or too_wide <= 0:

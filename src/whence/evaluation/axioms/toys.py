@@ -81,9 +81,7 @@ def along_axes(alpha: Tensor, x: Tensor, baseline: Tensor) -> Tensor:
     return baseline + (count * alpha.to(x) - turn).clamp(0, 1) * (x - baseline)
 
 
-# what papers state of each method (Sundararajan, Taly & Yan 2017 of all but the last, with Shrikumar, Greenside &
-# Kundaje 2017 of continuity, Bach et al. 2015 of what relevance adds up to, and Lundberg & Lee 2017 of Shapley values);
-# an empty entry is left open
+# what is stated of each method; an empty entry is left open, because no paper is known that states it
 _LINES: dict[str, Any] = {
     "gradient": None,
     "guided_backprop": None,
@@ -99,10 +97,28 @@ STATED: dict[str, tuple[str, ...]] = {
     "sensitivity_b": ("yes", "yes", "", "yes", "", "", "yes", "yes"),
     "continuity": ("no", "no", "yes", "yes", "", "", "", ""),
     "completeness": ("no", "no", "yes", "yes", "", "yes", "yes", "yes"),
-    "implementation_invariance": ("yes", "", "no", "yes", "", "no", "yes", "yes"),
+    "implementation_invariance": ("yes", "", "no", "yes", "", "no", "yes", ""),
     "symmetry": ("yes", "yes", "yes", "yes", "", "", "no", "yes"),
     "linearity": ("yes", "yes", "", "yes", "", "", "yes", "yes"),
 }
+_S, _K = "Sundararajan, Taly & Yan 2017", "Shrikumar, Greenside & Kundaje 2017"
+_F, _SHAPLEY = f"Friedman 2004, as {_S} quote it", "Shapley 1953"
+USUAL = "summaries of these papers"
+SOURCES: dict[str, dict[str, str]] = {  # who states it, by method and property; what is not here is in summaries only
+    "gradient": {"sensitivity_a": _S, "implementation_invariance": _S, "continuity": _K},
+    "guided_backprop": {"sensitivity_a": _S},
+    "deeplift": {"sensitivity_a": _S, "implementation_invariance": _S, "continuity": _K, "completeness": _K},
+    "integrated_gradients": dict.fromkeys((
+        "sensitivity_a", "sensitivity_b", "completeness", "implementation_invariance", "symmetry", "linearity"), _S),
+    "deconvnet": {"sensitivity_a": _S},
+    "lrp": {"sensitivity_a": _S, "implementation_invariance": _S, "completeness": "Bach et al. 2015, of f(x) alone"},
+    "path along the axes": {
+        "sensitivity_a": f"{_S}: it follows from completeness", "symmetry": _S,
+        **dict.fromkeys(("sensitivity_b", "linearity", "completeness", "implementation_invariance"), _F)},
+    "shapley": {
+        "sensitivity_a": f"{_SHAPLEY}: it follows from efficiency",
+        **dict.fromkeys(("sensitivity_b", "linearity", "completeness", "symmetry"), _SHAPLEY)},
+}  # fmt: skip
 BEYOND = {  # a property → what says more of it than the usual table asks
     "sensitivity_b": "sensitivity_b_cancelling",
     "linearity": "linearity_negative",
@@ -120,6 +136,7 @@ class TextbookEntry:
     number: float | None
     where: str  # the toy, and the witness
     against: tuple[str, ...]  # counter-examples beyond the toys themselves
+    source: str = ""  # who states it
 
     def __str__(self) -> str:
         number = "" if self.number is None else f" {self.number:.1g}"
@@ -165,9 +182,9 @@ class TextbookTable:
 
     def to_csv(self, path: Place = None) -> str:
         """One line per entry; written to a file, if there is a path."""
-        head = ["property", "method", "stated", "measured", "number", "where", "against"]
+        head = ["property", "method", "stated", "measured", "number", "where", "against", "source"]
         lines = [
-            [e.property, e.method, e.stated, e.measured, e.number, e.where, "; ".join(e.against)]
+            [e.property, e.method, e.stated, e.measured, e.number, e.where, "; ".join(e.against), e.source]
             for e in self.entries.values()
         ]
         return written(csv_text(head, lines), path)
@@ -197,7 +214,8 @@ def _entry(tables: Mapping[str, AxiomTable], method: str, name: str, stated: str
     where, cell = _verdict(own)
     witness = "" if cell.witness is None or cell.verdict != "no" else f"{where}: {cell.witness}"
     against = () if cell.verdict == "no" else _against(tables, method, name)
-    return TextbookEntry(name, method, stated, cell.verdict, cell.number, witness, against)
+    source = SOURCES.get(method, {}).get(name, USUAL) if stated else ""
+    return TextbookEntry(name, method, stated, cell.verdict, cell.number, witness, against, source)
 
 
 def _verdict(cells: Mapping[str, Cell]) -> tuple[str, Cell]:
