@@ -142,7 +142,7 @@ def test_the_examples_in_docstrings_run() -> None:
 def test_the_command_line_lists_methods_and_reports_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     printed = capsys.readouterr().out
-    assert "smoothgrad(of='gradient', samples=25, noise=0.15, kind='mean')" in printed
+    assert "smoothgrad(of='gradient', of_params=None, samples=25, noise=0.15, relative=True, kind='mean')" in printed
     assert main(["demo", "--out", "no/such/folder/x.html"]) == 2
     assert "is not a file that can be written" in capsys.readouterr().err
     assert main(["explode"]) == 2

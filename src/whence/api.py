@@ -166,6 +166,7 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
                 rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
             parts = [answer for some in rows for answer in _answers(method, some, params, keep)]
         slopes = sensitivity(method, params["of"]) if "of" in params else method.facts.get("slope", False)
+        slopes = slopes or params.get("multiply_by_inputs") is False
         per_token, complete = "l2" if slopes else "sum", method.facts.get("complete", False)
         attribution = join(subject, parts, k_shown, params, options.channels, per_token, complete)
         return with_feature_names(attribution, subject) if subject.feature_names else attribution

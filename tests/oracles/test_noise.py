@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -89,3 +91,105 @@ def test_random_is_standard_normal_and_independent_of_the_input() -> None:
     assert abs(float(torch.corrcoef(found)[0, 1])) < 0.03
     moved = whence.explain(lambda x: x.sum(1), x + 1, method="random", seed=[1, 2]).values
     assert torch.equal(found, moved)
+
+
+# ---- absolute noise, inner parameters, noise of expected gradients ----
+
+
+def test_absolute_noise_is_the_deviation_itself_and_may_differ_between_inputs() -> None:
+    a = smooth_of((X, 10 * X), noise=(0.5, {"0": 0.5, "1": 2.0}), samples=4)
+    assert a[0].receipt["noise_deviation"][0] == {"0": 0.5, "1": 0.5}
+    assert a[1].receipt["noise_deviation"][0] == {"0": 0.5, "1": 2.0}
+    many = whence.explain(cube, X, method="smoothgrad", noise=0.5, relative=False, samples=4000, kind="mean").values
+    assert float((many - (X**2 + 0.25)).abs().max()) < 0.15  # E[(x+ε)²] = x² + s²
+
+
+def smooth_of(inputs: Any, noise: Any, samples: int) -> list[whence.Attribution]:
+    model = lambda a, b: (a**3 / 3).sum(1) + b.sum(1)  # noqa: E731
+    return [
+        whence.explain(model, inputs, method="smoothgrad", relative=False, noise=one, samples=samples) for one in noise
+    ]
+
+
+@pytest.mark.parametrize(
+    "noise", [-1.0, float("nan"), "much", True, None, (0.1, 0.2), {"other": 0.1}, {"input": -0.1}, [None]]
+)
+@pytest.mark.parametrize("method", ["smoothgrad", "expected_gradients"])
+def test_noise_that_is_no_deviation_is_refused(method: str, noise: Any) -> None:
+    with pytest.raises(whence.ParameterError, match=f"{method}: noise="):
+        whence.explain(cube, X, method=method, noise=noise)
+
+
+def test_the_inner_method_has_parameters() -> None:
+    model, x = CASES["mlp_module"].make()
+    own = {"rule": "midpoint", "steps": 3}
+    wrapped = whence.explain(
+        model, x, method="smoothgrad", of="ig", of_params=own, noise=0, samples=2, target=1, baseline=0.3
+    )
+    inner = whence.explain(model, x, method="integrated_gradients", target=1, baseline=0.3, **own)
+    close(wrapped.values, inner.values, 1e-12)
+    squared = whence.explain(model, x, method="smoothgrad", noise=0, samples=2, kind="square", target=1)
+    close(squared.values, whence.explain(model, x, method="gradient", target=1).values ** 2, 1e-12)
+    with pytest.raises(whence.ParameterError, match="integrated_gradients has no parameter 'stps'"):
+        whence.explain(model, x, method="smoothgrad", of="ig", of_params={"stps": 3})
+    with pytest.raises(whence.ParameterError, match="of_params=3"):
+        whence.explain(model, x, method="smoothgrad", of_params=3)
+
+
+def test_captums_noise_tunnel_agrees_in_the_mean() -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, x = CASES["mlp_module"].make()
+    x = x[:1]
+    torch.manual_seed(0)
+    tunnel = captum.NoiseTunnel(captum.Saliency(model))
+    for kind, name in (("mean", "smoothgrad"), ("square", "smoothgrad_sq"), ("variance", "vargrad")):
+        options = {"of_params": {"absolute": True}, "noise": 0.3, "relative": False, "samples": 3000, "kind": kind}
+        mine = whence.explain(model, x, method="smoothgrad", target=1, **options).values
+        close(mine, tunnel.attribute(x, nt_type=name, nt_samples=3000, stdevs=0.3, target=1), 0.1)
+
+
+def test_expected_gradients_with_noise_is_the_mean_over_noisy_inputs() -> None:
+    """f = Σ x³/3: E_{α,ε}[(x+ε)·(α(x+ε))²] = E[(x+ε)³]/3 = x³/3 + x s²."""
+    s = 0.4
+    found = whence.explain(cube, X, method="expected_gradients", noise=s, relative=False, samples=6000).values
+    assert float((found - (X**3 / 3 + X * s**2)).abs().max()) < 0.12
+    alone = whence.explain(cube, X[1:], method="expected_gradients", noise=s, relative=False, samples=50).values
+    whole = whence.explain(cube, X, method="expected_gradients", noise=s, relative=False, samples=50).values
+    close(whole[1:], alone, 1e-12)
+    none = whence.explain(cube, X, method="expected_gradients", noise=0.0, samples=50).values
+    close(none, whence.explain(cube, X, method="expected_gradients", samples=50).values, 1e-14)
+    assert float((whole - none).abs().max()) > 0.01
+
+
+def test_gradients_without_the_inputs_difference() -> None:
+    """f = Σ x³/3 from x' = 0: the mean gradient is x²/3."""
+    for method, params in (("integrated_gradients", {}), ("expected_gradients", {"samples": 4000})):
+        a = whence.explain(cube, X, method=method, multiply_by_inputs=False, **params)
+        close(a.values, X**2 / 3, 2e-3)
+        assert a.gap is None
+    a = whence.explain(cube, X, method="deeplift", multiply_by_inputs=False, baseline=[0.0, 1.0])
+    multiplier = (X**2 / 3 + (X**2 + X + 1) / 3) / 2  # Δ(x³/3)/Δx, the mean over both references
+    close(a.values, multiplier, 1e-10)
+    close(a.kept["multiplier"], multiplier, 1e-10)
+    assert a.gap is None
+    summed = whence.explain(cube, X, method="deeplift", baseline=[0.0, 1.0])
+    close(summed.values, (X * X**2 / 3 + (X - 1) * (X**2 + X + 1) / 3) / 2, 1e-10)
+    with pytest.raises(whence.ParameterError, match="signed=True parts contributions"):
+        whence.explain(cube, X, method="deepshap", multiply_by_inputs=False, signed=True, baseline=[0.0, 1.0])
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*(require gradients|Setting forward, backward hooks).*:UserWarning"
+)  # Captum's own
+def test_captum_without_the_inputs_difference() -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, x = CASES["mlp_module"].make()
+    there = captum.IntegratedGradients(model, multiply_by_inputs=False).attribute(x, 0.2, target=1, n_steps=40)
+    mine = whence.explain(
+        model, x, method="integrated_gradients", multiply_by_inputs=False, steps=40, baseline=0.2, target=1
+    )
+    close(mine.values, there, 1e-6)
+    plain = torch.nn.Sequential(model[0], torch.nn.ReLU(), model[2], torch.nn.ReLU(), model[4])  # none in place
+    there = captum.DeepLift(plain, multiply_by_inputs=False).attribute(x, x.flip(0), target=1)
+    mine = whence.explain(plain, x, method="deeplift", multiply_by_inputs=False, baseline=x.flip(0), target=1)
+    close(mine.values, there.detach(), 1e-6)

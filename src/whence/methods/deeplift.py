@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from whence.errors import ParameterError
 from whence.methods import method
 from whence.methods.answer import Answer
 from whence.rules.deeplift import DEEPLIFT_EXPAND, DEEPLIFT_RULES
@@ -29,16 +30,18 @@ _REVEALS = {"rescale": "", "reveal_cancel": "all", "convolution_rescale_dense_re
     several=True,
     complete="exactly",
 )
-def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None) -> Answer:
+def deeplift(
+    subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None, multiply_by_inputs: bool = True
+) -> Answer:
     """Multipliers chained from the score to the inputs, φ = m ⊙ (x − x'), which sum to f(x) − f(x') exactly.
 
     `rule="rescale"` takes Δy/Δx at elementwise functions, `"reveal_cancel"` treats what pushes up and what pulls down
     apart, and the third is the authors' mixture. `signed=True` gives `positive` and `negative`, the contributions to
     what raised the score and to what lowered it, for one more backward pass; without it these come with the last two
-    rules, which follow positive and negative parts anyway. The multipliers are `kept["multiplier"]`; with a list of
-    baselines everything is the mean over them.
+    rules, which follow positive and negative parts anyway. The multipliers are `kept["multiplier"]`, and
+    `multiply_by_inputs=False` gives them as the values; with a list of baselines everything is the mean over them.
     """
-    return _contributions(subject, rule, signed)
+    return _contributions(subject, rule, signed, multiply_by_inputs)
 
 
 @method(
@@ -51,17 +54,24 @@ def deeplift(subject: Subject, *, rule: Choice = "rescale", signed: bool | None 
     background=True,
     complete="exactly",
 )
-def deepshap(subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None) -> Answer:
+def deepshap(
+    subject: Subject, *, rule: Choice = "rescale", signed: bool | None = None, multiply_by_inputs: bool = True
+) -> Answer:
     """DeepLIFT averaged over a background of references, φ = E[m ⊙ (x − x')]; each is computed once for all rows.
 
     `baseline` is a tensor of references, one after the other, or a list of baselines.
     """
-    return _contributions(subject, rule, signed)
+    return _contributions(subject, rule, signed, multiply_by_inputs)
 
 
-def _contributions(subject: Subject, rule: str, signed: bool | None) -> Answer:
+def _contributions(subject: Subject, rule: str, signed: bool | None, multiply: bool) -> Answer:
     """φ, its positive parts and the multipliers, each the mean over baselines."""
-    signed = rule != "rescale" if signed is None else signed
+    if signed and not multiply:
+        raise ParameterError(
+            f"{subject.method}: signed=True parts contributions, but multiply_by_inputs=False asks for multipliers.\n"
+            "  Leave one of them out."
+        )
+    signed = rule != "rescale" and multiply if signed is None else signed
     if not signed:
         subject.record.overall["on_request"] = dict.fromkeys(("positive", "negative"), "signed=True")
     count = len(subject.baselines)
@@ -82,4 +92,5 @@ def _contributions(subject: Subject, rule: str, signed: bool | None) -> Answer:
             sums[kind] = {key: value / count + sums[kind].get(key, 0) for key, value in values.items()}
     extras = {kind: values for kind, values in sums.items() if values and kind != "values"}
     score, per_row = at_baseline.mean_score(subject, seen)
-    return Answer(sums["values"], baseline_score=score, extras=extras, per_row=per_row)
+    values = sums["values"] if multiply else sums["multiplier"]
+    return Answer(values, baseline_score=score, extras=extras, per_row=per_row, sums=multiply)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,8 +14,8 @@ from whence.methods import method, methods
 from whence.methods.answer import Answer
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
-from whence.subject.masks import real_units
-from whence.subject.noise import gaussian
+from whence.subject.noise import deviations, gaussian
+from whence.util.checks import not_allowed
 from whence.util.progress import steps
 
 
@@ -30,24 +30,29 @@ def smoothgrad(
     subject: Subject,
     *,
     of: str = "gradient",
+    of_params: Any = None,
     samples: Annotated[int, Bounds(low=1)] = 25,
-    noise: Annotated[float, Bounds(low=0)] = 0.15,
+    noise: Any = 0.15,
+    relative: bool = True,
     kind: Literal["mean", "square", "variance"] = "mean",
 ) -> Answer:
     """The mean of another method over noisy copies of the input, E[φ(x+ε)], ε ~ N(0, (noise·range)²).
 
-    The range is each row's own, over real units. `kind="square"` averages φ², `kind="variance"` gives the variance;
-    `of` names any other method. The explained class is the clean input's.
+    The range is each row's own, over real units; `relative=False` takes `noise` as the standard deviation itself, and a
+    dict or tuple has one for each input. `kind="square"` averages φ², `kind="variance"` gives the variance; `of` names
+    any other method and `of_params` its parameters. The explained class is the clean input's.
     """
+    of, preset = methods.resolve(of)
     inner = methods[of]
     if inner.name == "smoothgrad":
         raise MethodError("smoothgrad of smoothgrad is smoothgrad with more noise.\n  Name another method with of=.")
     if (inner.facts.get("reference") or inner.facts.get("integral")) and not subject.baselines:
         subject = replace(subject, baselines=baselines.default(subject, inner.facts)).resolved()
     pinned = subject.pinned()
-    params = inner.check({})
-    scale = {key: noise * _ranges(pinned, key, value) for key, value in pinned.values.items()}
-    _warn_of_no_noise(pinned, scale, of, noise)
+    params = inner.check({**preset, **_params(of_params)})
+    scale = deviations(pinned, noise, relative)
+    if relative and noise:
+        _warn_of_no_noise(pinned, scale, of)
     overall: dict[str, Any] = {}
     mean: dict[str, Tensor] = {}
     spread: dict[str, Tensor] = {}  # sum of squared distances from the mean
@@ -67,6 +72,12 @@ def smoothgrad(
     square = {key: v + mean[key].square() for key, v in variance.items()}
     statistic = {"mean": mean, "variance": variance, "square": square}[kind]
     return Answer(statistic, per_row={"noise_deviation": _deviations(scale, pinned.rows)}, overall=overall)
+
+
+def _params(given: Any) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise not_allowed("of_params", given, "a dict of the inner method's parameters", "smoothgrad")
+    return dict(given or {})
 
 
 def _groups(subject: Subject, samples: int) -> Iterator[tuple[int, int]]:
@@ -90,20 +101,6 @@ def _noisy(subject: Subject, scale: dict[str, Tensor], samples: range) -> Subjec
     return subject.take(torch.arange(subject.rows, device="cpu").repeat(len(samples))).valued(values)
 
 
-def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
-    """Each row's largest minus smallest real value, (rows, 1, …)."""
-    real = real_units(subject, key, value.shape)
-    flat = value.reshape(len(value), -1)
-    if real is not None:
-        keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).reshape(len(value), -1)
-        low = flat.masked_fill(~keep, float("inf")).amin(1)
-        high = flat.masked_fill(~keep, float("-inf")).amax(1)
-    else:
-        low, high = flat.amin(1), flat.amax(1)
-    apart = high - low
-    return apart.where(apart > 0, torch.zeros_like(apart)).view(-1, *[1] * (value.dim() - 1))
-
-
 def _deviations(scale: dict[str, Tensor], rows: int) -> list[Any]:
     """Each row's standard deviation of the noise, by explained value where there are several."""
     by_key = {key: deviation.flatten().tolist() for key, deviation in scale.items()}
@@ -112,12 +109,12 @@ def _deviations(scale: dict[str, Tensor], rows: int) -> list[Any]:
     return [{key: by_key[key][row] for key in by_key} for row in range(rows)]
 
 
-def _warn_of_no_noise(subject: Subject, scale: dict[str, Tensor], of: str, noise: float) -> None:
+def _warn_of_no_noise(subject: Subject, scale: dict[str, Tensor], of: str) -> None:
     """Rows whose values do not differ get no noise."""
     rows = range(subject.rows)
-    for key, deviations in ((key, deviation.flatten().tolist()) for key, deviation in scale.items()):
-        still = [subject.row_numbers[row] for row in rows if deviations[row] == 0]
-        if noise > 0 and still:
+    for key, by_row in ((key, deviation.flatten().tolist()) for key, deviation in scale.items()):
+        still = [subject.row_numbers[row] for row in rows if by_row[row] == 0]
+        if still:
             warn(
                 f"smoothgrad: all values of {key!r} are the same in {{rows}}, so their range is 0 and no noise was "
                 f"added there: the answer is that of {of} without noise. Add noise of your own to the input, or use "

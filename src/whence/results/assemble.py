@@ -57,7 +57,7 @@ def join(
     extras = {kind: _extra(subject, answers, kind, raw, real, whole, k_shown) for kind in answers[0].extras}
     positive = extras.pop("positive", {})
     more = {kind: _like_input(subject, numbers) for kind, numbers in extras.items()}
-    sums = complete and answers[0].sums
+    sums = complete if answers[0].sums else False
     before = [part.baseline_value for part in parts if part.baseline_value is not None]
     shown = {name: mask for name, mask in real.items() if mask is not None}
     score = whole([part.score for part in parts])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.subject.masks import real_units
 from whence.subject.subject import Subject
+from whence.util.checks import not_allowed
+from whence.util.keys import input_of, inputs_of
 
 _SEED_STEP = 1_000_003  # so that the samples of one seed never meet those of the next
 
@@ -35,6 +41,40 @@ def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
     for row, own in enumerate(zip(subject.seeds, counts, strict=True)):
         noise[row, real[row]] = draws[own]
     return noise
+
+
+def deviations(subject: Subject, noise: Any, relative: bool) -> dict[str, Tensor]:
+    """The standard deviation of each row's noise, (rows, 1, …) by explained value; `relative` to the row's range."""
+    names = inputs_of(subject.values)
+    given = dict(zip(names, noise, strict=False)) if isinstance(noise, tuple | list) else noise
+    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    fine = by_name.keys() <= set(names) and not (isinstance(noise, tuple | list) and len(noise) != len(names))
+    if not fine or not all(map(_is_deviation, by_name.values())):
+        wanted = "a number, at least 0, or a dict or tuple with one for each explained input"
+        raise not_allowed("noise", noise, wanted, subject.method)
+    found = {}
+    for key, value in subject.values.items():
+        ones = value.new_ones(len(value), *[1] * (value.dim() - 1))
+        found[key] = float(by_name.get(input_of(key), 0)) * (_ranges(subject, key, value) if relative else ones)
+    return found
+
+
+def _is_deviation(number: Any) -> bool:
+    return isinstance(number, Real) and not isinstance(number, bool) and 0 <= float(number) < math.inf
+
+
+def _ranges(subject: Subject, key: str, value: Tensor) -> Tensor:
+    """Each row's largest minus smallest real value, (rows, 1, …)."""
+    real = real_units(subject, key, value.shape)
+    flat = value.reshape(len(value), -1)
+    if real is not None:
+        keep = real.view(*real.shape, *[1] * (value.dim() - 2)).expand_as(value).reshape(len(value), -1)
+        low = flat.masked_fill(~keep, float("inf")).amin(1)
+        high = flat.masked_fill(~keep, float("-inf")).amax(1)
+    else:
+        low, high = flat.amin(1), flat.amax(1)
+    apart = high - low
+    return apart.where(apart > 0, torch.zeros_like(apart)).view(-1, *[1] * (value.dim() - 1))
 
 
 def generator(subject: Subject, row: int) -> torch.Generator:

@@ -23,7 +23,7 @@ from whence.errors import BaselineError, InputError, ParameterError
 from whence.methods import method
 from whence.methods.answer import Answer
 from whence.methods.integrated.integrated_gradients import MaxSteps, Quadrature, Steps, Tolerance, integral, on_grid
-from whence.methods.integrated.paths import Paths, Values, from_baselines, joined
+from whence.methods.integrated.paths import Paths, Values, from_baselines, joined, without_velocity
 from whence.subject import Subject
 from whence.subject.baselines import is_inside
 from whence.subject.batching import in_batches, values_of
@@ -88,16 +88,6 @@ def internal_influence(subject: Subject, *, rule: Quadrature = "gauss_legendre",
     return on_grid(subject, without_velocity(_paths(subject)), rule, steps)
 
 
-def without_velocity(paths: Paths) -> Paths:
-    """The same points with a velocity of 1, such that slopes are gradients."""
-
-    def at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Mapping[str, Tensor]]:
-        values, _ = paths.at(rows, which, alpha)
-        return values, {key: torch.ones_like(value) for key, value in values.items()}
-
-    return Paths(paths.weights, at)
-
-
 # ---- the curve of a module's values ----
 
 
@@ -113,7 +103,7 @@ def _paths(subject: Subject) -> Paths:
     inner, reader = _up_to(subject)
     lines = from_baselines(inner)
 
-    def at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Mapping[str, Tensor]]:
+    def at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
         points, velocity = lines.at(rows, which, alpha)
         there = inner.take(rows).valued(points)
         done = there.run(expand=_EXPAND)

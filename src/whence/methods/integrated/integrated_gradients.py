@@ -15,12 +15,23 @@ from whence.methods.answer import Answer
 from whence.methods.integrated.adaptive import Goal, State
 from whence.methods.integrated.chords import Pieces
 from whence.methods.integrated.doubling import Doubled
-from whence.methods.integrated.paths import Paths, Starts, curve, from_baselines, parted, polyline, slopes, straight
+from whence.methods.integrated.paths import (
+    Paths,
+    Starts,
+    curve,
+    from_baselines,
+    noisy,
+    parted,
+    polyline,
+    slopes,
+    straight,
+    without_velocity,
+)
 from whence.methods.integrated.refinement import refined
 from whence.registry import Bounds
 from whence.subject import Subject, baselines
 from whence.subject.at_baseline import mean_score
-from whence.subject.noise import uniform
+from whence.subject.noise import deviations, uniform
 from whence.subject.record import Measured
 from whence.util.keys import input_of
 from whence.util.progress import bar
@@ -51,13 +62,17 @@ def integrated_gradients(
     steps: Steps = None,
     tolerance: Tolerance = 0.01,
     max_steps: MaxSteps = 512,
+    multiply_by_inputs: bool = True,
 ) -> Answer:
     """The gradient averaged from the baseline to the input, times their difference, φ = (x−x') ⊙ ∫₀¹ ∇f(x'+α(x−x')) dα.
 
     `rule="adaptive"` refines each row until its completeness gap and its estimated error are within the tolerance, and
     says which rows it could not bring there in `max_steps`. The other rules take `steps`, which alone means
-    Gauss–Legendre. With a list of baselines the answer is the mean over them.
+    Gauss–Legendre. With a list of baselines the answer is the mean over them. `multiply_by_inputs=False` gives the
+    averaged gradient itself, by Gauss–Legendre if no other rule is named.
     """
+    if not multiply_by_inputs:
+        return replace(on_grid(subject, without_velocity(from_baselines(subject)), rule, steps), sums=False)
     return integral(subject, from_baselines(subject), rule, steps, tolerance, max_steps)
 
 
@@ -105,19 +120,31 @@ def path_integrated_gradients(
     complete=True,
     integral=True,
 )
-def expected_gradients(subject: Subject, *, samples: Annotated[int, Bounds(low=1)] = 100) -> Answer:
+def expected_gradients(
+    subject: Subject,
+    *,
+    samples: Annotated[int, Bounds(low=1)] = 100,
+    noise: Any = 0.0,
+    relative: bool = True,
+    multiply_by_inputs: bool = True,
+) -> Answer:
     """Integrated gradients averaged over baselines, at random points, φ = E[(x−x') ⊙ ∇f(x'+α(x−x'))].
 
     Each sample takes a baseline of the list (all of them in turn, in a random order) and a point α, one from each of
-    `samples` equal parts of the line, by the row's seed.
+    `samples` equal parts of the line, by the row's seed. With `noise`, as in smoothgrad, each sample's x has Gaussian
+    noise, as in GradientSHAP. `multiply_by_inputs=False` leaves (x−x') out.
     """
-    paths, count = from_baselines(subject), len(subject.baselines)
+    deviation, count = deviations(subject.pinned(), noise, relative), len(subject.baselines)
+    noised = any(bool(one.any()) for one in deviation.values())
+    paths = noisy(subject, deviation) if noised else from_baselines(subject)
     draws = uniform(subject, 2 * samples + count)  # (rows, draws)
     order = draws[:, 2 * samples :].argsort(1)
     which = order.repeat(1, -(-samples // count))[:, :samples]
     alpha = (draws[:, :samples].argsort(1) + draws[:, samples : 2 * samples]) / samples
     weight = torch.full((samples,), 1 / samples, dtype=torch.float64, device="cpu")
-    return _at_points(subject, paths, which, alpha, weight)
+    which = which + count * torch.arange(samples, device="cpu") if noised else which
+    answer = _at_points(subject, paths if multiply_by_inputs else without_velocity(paths), which, alpha, weight)
+    return replace(answer, sums=multiply_by_inputs)
 
 
 # ---- integrals ----

@@ -16,6 +16,7 @@ from whence.errors import ParameterError
 from whence.rules.chords import chords
 from whence.subject import Subject
 from whence.subject.batching import Segment, in_batches, in_chains, values_of
+from whence.subject.noise import normal
 from whence.util.keys import input_of, inputs_of
 
 Values = dict[str, Tensor]
@@ -50,6 +51,38 @@ def from_baselines(subject: Subject) -> Paths:
     """Straight lines from each of the subject's baselines to its values, all of the same weight."""
     ends = [(baseline.values(subject), subject.pinned().values) for baseline in subject.baselines]
     return straight(ends, [1 / len(ends)] * len(ends))
+
+
+def noisy(subject: Subject, deviation: Mapping[str, Tensor]) -> Paths:
+    """Straight lines from each baseline to the values with noise; `which` is a draw's number times the baselines'."""
+    pinned, count = subject.pinned(), len(subject.baselines)
+    starts = [baseline.values(subject) for baseline in subject.baselines]
+
+    def points_at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+        values, velocity = {}, {}
+        for key, x in pinned.values.items():
+            end = x.index_select(0, rows.to(x.device))
+            for draw in (which // count).unique().tolist():
+                here = (which // count == draw).nonzero().flatten()
+                some, at = pinned.take(rows[here]), here.to(x.device)
+                noise = normal(some, key, some.values[key], draw)
+                end[at] = end[at] + noise * deviation[key].index_select(0, rows[here].to(x.device))
+            start = _picked([one[key] for one in starts], rows, which % count)
+            values[key] = torch.lerp(start, end, _shaped(alpha, end))
+            velocity[key] = end - start
+        return values, velocity
+
+    return Paths((1 / count,) * count, points_at)
+
+
+def without_velocity(paths: Paths) -> Paths:
+    """The same points with a velocity of 1, such that slopes are gradients."""
+
+    def at(rows: Tensor, which: Tensor, alpha: Tensor) -> tuple[Values, Values]:
+        values, _ = paths.at(rows, which, alpha)
+        return values, {key: torch.ones_like(value) for key, value in values.items()}
+
+    return Paths(paths.weights, at)
 
 
 def _picked(values: list[Tensor], rows: Tensor, which: Tensor) -> Tensor:
