@@ -143,7 +143,7 @@ BAD: list[tuple[str, Call, type[whence.WhenceError], str]] = [
         whence.IndependentError,
         r"'input' \(int64\) holds integers, which have no gradient, and they enter no embedding(.|\n)*x.float\(\)",
     ),
-    ("rows lost", {"model": lambda x: MLP(x).mean(0, keepdim=True)}, whence.ModelError, "1 rows for 3 rows"),
+    ("rows lost", {"model": lambda x: MLP(x).mean(0, keepdim=True)}, whence.ModelError, "one score for all 3 rows"),
     ("NaN score", {"model": fails}, whence.ModelError, r"score is \[nan\] for row 0"),
     ("not callable", {"model": 3}, whence.ModelError, "int, which cannot be called"),
     ("lazy", {"model": nn.LazyLinear(2)}, whence.ModelError, "Run it once"),

@@ -69,7 +69,8 @@ def subject_of(
         raise MethodError(f"{method} explains inputs only, but at={options.at!r} names a module.\n  Leave at= out.")
     reads = facts.get("at") == "read"
     at = None if reads else options.at
-    adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=at, names=options.names)
+    removes = removes_units(facts)
+    adapted = adapt(model, inputs, method=method, wrt=options.wrt, at=at, names=options.names, flags=removes)
     if isinstance(options.target, Neuron):
         unit = options.target
         adapted = up_to(adapted, unit, place(canonical(adapted.root, unit.path, "neuron")))
@@ -83,6 +84,7 @@ def subject_of(
         progress=options.progress,
         rules=options.rules or {},
         refuse=options.unruled == "error",
+        reads=removes,
         needs_attention=facts.get("needs") == "attention",
         record=record or Record(),
     )
@@ -110,6 +112,11 @@ def several_places(at: Sequence[Any]) -> list[Any]:
     if twice is not None:
         raise InputError(f"at= names {twice!r} twice.\n  Name each module once.")
     return list(at)
+
+
+def removes_units(facts: Mapping[str, Any]) -> bool:
+    """Whether a method with these facts removes units and reads the scores."""
+    return bool(facts.get("reference")) and not facts.get("propagates", True)
 
 
 def seeds_of(seed: Any, rows: int) -> tuple[int, ...]:

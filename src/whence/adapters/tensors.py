@@ -20,16 +20,20 @@ _LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
 
 def adapt(
-    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None
-) -> Subject:
-    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows."""
+    model: Any, inputs: Any, *, method: str, wrt: Any = None, at: str | None = None, names: Any = None,
+    flags: bool = False,
+) -> Subject:  # fmt: skip
+    """The subject of a bare model and tensors, or of what becomes tensors: arrays, DataFrames, lists of rows.
+
+    `flags` lets booleans be explained as values, where nothing else can be or `wrt` names them.
+    """
     function, root = unwrap(model)
     inputs, columns = (inputs, {}) if isinstance(inputs, Tensor) else arrays.tensors(inputs, root)
     named, form = _named(inputs)
     if form == "dict":
         named, whole = arrays.fitted(function, named)
         function = whole or function
-    roles = _roles(named, form) if wrt is None else _chosen(named, wrt)
+    roles = _roles(named, form, flags) if wrt is None else _chosen(named, wrt, flags)
     rows = _rows(named, roles)
     for name, role in roles.items():
         _check(name, named[name], role, rows)
@@ -114,7 +118,11 @@ def _role(value: Any) -> Role:
     return "value" if value.is_floating_point() else "ids" if value.dtype != torch.bool else "fixed"
 
 
-def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
+def _is_flags(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bool and value.layout == torch.strided
+
+
+def _roles(named: Mapping[str, Any], form: str, flags: bool = False) -> dict[str, Role]:
     """A tensor; a tuple's floating tensors; a dict's floating tensors and ids, but for masks, positions and labels."""
     held = HELD if form == "dict" else ()
     roles: dict[str, Role] = {
@@ -132,6 +140,8 @@ def _roles(named: Mapping[str, Any], form: str) -> dict[str, Role]:
             for name, role in roles.items()
             if named[name].dim() and (role == "value" or len(named[name]) == rows)
         }
+    if not roles and flags:
+        roles = {n: "value" for n, v in named.items() if _is_flags(v) and not any(word in n for word in held)}
     if not roles:
         kinds = ", ".join(f"{name!r} ({_kind(value)})" for name, value in named.items())
         raise InputError(
@@ -148,16 +158,16 @@ def _kind(value: Any) -> str:
     return f"{value.dtype}{layout}".replace("torch.", "")
 
 
-def _chosen(named: Mapping[str, Any], wrt: Any) -> dict[str, Role]:
+def _chosen(named: Mapping[str, Any], wrt: Any, flags: bool = False) -> dict[str, Role]:
     names = [str(name) for name in (wrt if isinstance(wrt, list | tuple | set) else [wrt])]
     for name in names:
         if name not in named:
             raise InputError(f"wrt={wrt!r} is not an input. {did_you_mean(name, named)}")
-        if _role(named[name]) == "fixed":
+        if _role(named[name]) == "fixed" and not (flags and _is_flags(named[name])):
             raise InputError(f"wrt={name!r} is not a tensor of floating numbers or ids.\n  Name one that is.")
     if not names:
         raise InputError("wrt is empty.\n  Name at least one input, or leave it out.")
-    return {name: _role(named[name]) for name in named if name in names}
+    return {name: "value" if _is_flags(named[name]) else _role(named[name]) for name in named if name in names}
 
 
 def _rows(named: Mapping[str, Any], roles: Mapping[str, Role]) -> int:

@@ -115,7 +115,7 @@ class Flow(TorchFunctionMode):
         """A leaf with this value, and the live copy of it that the model gets (which it may overwrite)."""
         before, self.suspended = self.suspended, True  # not an op of the model's
         try:
-            leaf = tensor.detach().clone().requires_grad_()
+            leaf = tensor.detach().clone().requires_grad_(tensor.is_floating_point())
             handed = leaf.clone()
         finally:
             self.suspended = before

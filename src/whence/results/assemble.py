@@ -149,8 +149,8 @@ def _shape(subject: Subject, name: str, raw: Any, k_shown: bool) -> Sequence[int
 
 def _real(subject: Subject, name: str, raw: Any, k_shown: bool) -> Tensor | None:
     """Which of an input's units are not padding; of several ids per token with scores of their own, all or none."""
-    if subject.form != "dict":
-        return None  # no mask is given
+    if subject.form != "dict" or subject.whole:
+        return None  # no mask is given, or it is one of rows that have one score
     shape = _shape(subject, name, raw, k_shown)
     mask = real_units(subject, name, shape)
     if mask is None or subject.roles.get(name) != "ids" or embeddings(raw)[0].dim() - k_shown < len(shape):

@@ -91,6 +91,11 @@ class Baseline:
             if name in embedded:  # a number or a float tensor stands for the embeddings themselves
                 keys = [key for key in pinned.values if input_of(key) == name]
                 values.update({key: _filled(name, value, pinned.values[key]) for key in keys})
+            elif is_number(value) and subject.input_roles.get(name) != "value" and _is_whole(pinned.inputs[name]):
+                raise BaselineError(
+                    f"The baseline for {name!r} is {value}, but its ids are not explained here (because of at= or "
+                    "wrt=).\n  Give the baseline as ids."
+                )
             else:
                 inputs[name] = _filled(name, value, pinned.inputs[name])
         return replace(pinned, at=subject.at, inputs=inputs, values=values, measured=Measured())
@@ -215,7 +220,8 @@ def _parsed(subject: Subject, given: Any, rest: float | None = None) -> Baseline
         if isinstance(value, Tensor) and (subject.input_roles.get(name) != "ids" or is_ids(value)):
             _filled(name, value, subject.inputs[name])
         elif not isinstance(value, str | Tensor):
-            _filled(name, value, torch.zeros((), device="cpu"))
+            flags = isinstance(x, Tensor) and x.dtype == torch.bool
+            _filled(name, value, torch.zeros((), dtype=torch.bool if flags else torch.float32, device="cpu"))
     return Baseline(by_input)
 
 
@@ -254,18 +260,24 @@ def is_ids(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.is_floating_point()
 
 
+def is_number(value: Any) -> bool:
+    """Whether a baseline is one number for all elements."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, Tensor) and not x.is_floating_point()
+
+
 def _filled(name: str, value: Any, x: Tensor) -> Tensor:
     """A number or a tensor, as a tensor like x."""
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if is_number(value) or (isinstance(value, bool) and x.dtype == torch.bool):
         if not math.isfinite(value):
             raise BaselineError(f"The baseline for {name!r} is {value}.\n  Give a finite number.")
         if not x.is_floating_point():
-            raise BaselineError(
-                f"The baseline for {name!r} is {value}, but its ids are not explained here (because of at= or wrt=).\n"
-                "  Give the baseline as ids."
-            )
+            return _whole(name, torch.full(x.shape, float(value), dtype=torch.double, device=x.device), x)
         return torch.full_like(x, float(value))
     if not isinstance(value, Tensor):
         raise BaselineError(
@@ -281,7 +293,18 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
             "  Give a tensor of the input's shape, or one row of it for all rows; an axis of length 1 serves all its "
             "places."
         )
-    return value.to(x).expand_as(x)
+    return (value.to(x) if x.is_floating_point() else _whole(name, value.to(x.device), x)).expand_as(x)
+
+
+def _whole(name: str, value: Tensor, x: Tensor) -> Tensor:
+    """A baseline in the dtype of integers or booleans, which has to hold it."""
+    held = value.to(x.dtype)
+    if bool((held.to(value.dtype) != value).any()):
+        raise BaselineError(
+            f"The baseline for {name!r} does not fit its dtype {x.dtype}.\n"
+            "  Give values that it can hold, or cast the input first (x.float())."
+        )
+    return held
 
 
 def _may_be_per_row(value: Any, rows: int) -> bool:

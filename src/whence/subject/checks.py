@@ -86,8 +86,9 @@ def _no_embedding(subject: Subject) -> IndependentError:
     kinds = " and ".join(f"{name!r} ({str(subject.inputs[name].dtype).removeprefix('torch.')})" for name in names)
     return IndependentError(
         f"The input {kinds} holds integers, which have no gradient, and they enter no embedding.\n"
-        "  Cast features to floating point first (x.float()). Token ids are explained where they index an embedding, "
-        "as they are or copied, not after arithmetic. To explain another input, name it with wrt=."
+        "  Cast features to floating point first (x.float()), or choose a method that removes units (leave_one_out, "
+        "shapley, …), which takes them as values. Token ids are explained where they index an embedding, as they are "
+        "or copied, not after arithmetic. To explain another input, name it with wrt=."
     )
 
 

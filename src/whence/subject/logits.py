@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,8 @@ def find_logits(output: Any) -> Tensor:
 
 def scores_from(output: Any) -> dict[str, str]:
     """For the receipt: which of several floating-point tensors the scores were read from; nothing if there is one."""
+    if isinstance(output, Real):
+        return {}
     logits, key, others = _chosen(output)
     if not others:
         return {}

@@ -147,7 +147,7 @@ def _floating(subject: Subject, name: str, kind: str) -> Tensor:
     x = subject.inputs[name]
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise BaselineError(
-            f"baseline={kind!r} needs floating-point numbers, but input {name!r} has ids.\n"
+            f"baseline={kind!r} needs floating-point numbers, but input {name!r} has integers.\n"
             '  Give another name: "zero", "pad" or "mean".'
         )
     return x

@@ -213,7 +213,8 @@ def _scored(subject: Subject, output: Any) -> Tensor:
     target = subject.target
     try:
         real = padding_mask(subject) if isinstance(output, Mapping) else None
-        return targets.scores(output, target, subject.output, subject.rows, real)
+        rows = 1 if subject.whole else subject.rows
+        return targets.scores(output, target, subject.output, rows, real, reads=subject.reads)
     except Exception as error:
         with suspended():
             own = blame.born_in_the_model(error, lambda: target(output)) if callable(target) else None

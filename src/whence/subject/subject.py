@@ -47,6 +47,7 @@ class Subject:
     progress: bool | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
     refuse: bool = False  # unruled="error"
+    reads: bool = False  # the method only reads scores
     whole: bool = False  # the model gives one score for all rows together
     needs_attention: bool = False
     per_row_inputs: frozenset[str] = frozenset()  # names of the inputs that have one entry per row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import ModelError, TargetError
-from whence.subject.logits import find_logits
+from whence.subject.logits import describe, find_logits
 
 Output = Literal["logit", "probability", "log_probability"]
 # None: each row's prediction; a tensor (rows, k, depth): k full indices into each row's output; a callable
@@ -114,11 +115,26 @@ def _for_rows(index: Tensor, rows: int) -> Tensor:
 # ---- all scores of the output, as logits or probabilities ----
 
 
-def scores(output: Any, target: Target, space: Output, rows: int, real: Tensor | None = None) -> Tensor:
-    """The tensor that holds the explained scores, as logits or probabilities; for a function, its scores (rows, 1)."""
+class OneForAll(ModelError):
+    """The model gives one score for all rows together."""
+
+
+def scores(
+    output: Any, target: Target, space: Output, rows: int, real: Tensor | None = None, *, reads: bool = False
+) -> Tensor:
+    """The tensor that holds the explained scores, as logits or probabilities; for a function, its scores (rows, 1).
+
+    `reads` is for methods that need no derivative: whole numbers are scores, too.
+    """
     if callable(target):
         return _called(target, output, rows)
-    logits = find_logits(output)
+    logits = find_logits(_as_floating(output, reads))
+    if len(logits) == 1 < rows:
+        raise (OneForAll if reads else ModelError)(
+            f"The model gives one score for all {rows} rows ({describe(output)}), but this needs one score per row.\n"
+            "  Return a score for each row, or choose a method that removes units from all rows at once "
+            "(leave_one_out, occlusion, shapley, kernel_shap, lime), without batch_size=."
+        )
     if len(logits) != rows:
         raise ModelError(
             f"The model's output has {len(logits)} rows for {rows} rows of input.\n"
@@ -130,6 +146,17 @@ def scores(output: Any, target: Target, space: Output, rows: int, real: Tensor |
     if real is not None and any(logits is span for span in spans) and real.shape == logits.shape:
         logits = logits.masked_fill(~real, torch.finfo(logits.dtype).min)  # classes are positions: never padding
     return logits if space == "logit" else _probabilities(logits, log=space == "log_probability")
+
+
+def _as_floating(output: Any, reads: bool) -> Any:
+    """A single number as a tensor of one entry; where no derivative is needed, whole numbers as floating ones."""
+    if isinstance(output, Real):
+        return torch.tensor([float(output)], dtype=torch.float64, device="cpu")
+    if not isinstance(output, Tensor):
+        return output
+    if reads and not (output.is_floating_point() or output.is_complex()):
+        output = output.double()
+    return output.reshape(1) if output.dim() == 0 else output
 
 
 def _called(target: Callable[[Any], Any], output: Any, rows: int) -> Tensor:

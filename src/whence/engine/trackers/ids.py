@@ -51,7 +51,7 @@ class Ids:
         (name,) = names
         family = family_of(spelled.name, args, kwargs, ())
         copies = family in _COPIES or spelled.name in _JOINS
-        self.aside |= not copies
+        self.aside |= not copies or (isinstance(result, Tensor) and result.is_floating_point())
         try:
             if spelled.writes:
                 _overwrite(name, spelled.name, args, kwargs)

@@ -213,6 +213,11 @@ def players(subject: Subject, units: object = "auto", numbers: Mapping[str, Tens
     """The players of a subject: its units, by the parameter `units` or as they are numbered already."""
     pinned = subject.pinned()
     joint = joint_numbers(pinned, unit_numbers(pinned, units) if numbers is None else numbers)
+    if pinned.whole and len(joint.counts) > 1:
+        raise InputError(
+            f"{subject.method}: units= differs from row to row, but the model gives one score for all rows.\n"
+            "  Give one row of units, which are removed from every row."
+        )
     empty = (joint.counts == 0).nonzero().flatten().tolist()
     if empty:
         raise InputError(
