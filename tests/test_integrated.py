@@ -174,6 +174,25 @@ def test_what_was_paid_is_counted() -> None:
         assert sum(SEEN) - outside == sum(a.receipt["gradient_evaluations"])
 
 
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance:whence.WhenceWarning")
+@pytest.mark.parametrize("limit", [8, 11, 24, 60])
+def test_no_row_takes_more_evaluations_than_it_may(limit: int) -> None:
+    model, x = kinked(KINKED_OPS["relu"])
+    even, y = smooth(3)
+    turned = nn.Sequential(model, nn.Flatten(0), nn.ReLU(), nn.Unflatten(0, (-1, 3)))  # no chords are right here
+    for size in (None, 1, 2, 3, 5):
+        for some, rows in ((model, x), (even, y), (turned, x)):
+            counted = Counted(some)
+            a = ig(counted, rows, target=0, tolerance=1e-6, max_steps=limit, batch_size=size)
+            assert max(a.receipt["gradient_evaluations"]) <= limit
+            assert sum(SEEN) - 3 == sum(a.receipt["gradient_evaluations"])
+    several = [0.0, 0.3, 0.7, 1.0]
+    a = ig(model, x, target=0, tolerance=1e-6, max_steps=limit, baseline=several)
+    assert max(a.receipt["gradient_evaluations"]) <= limit
+    with pytest.raises(whence.ParameterError, match="too few for 40 paths, of which each needs two points"):
+        ig(model, x, target=0, max_steps=limit, baseline=several * 10)
+
+
 def test_chords_that_do_not_sum_up_are_not_used() -> None:
     """Rows on another axis, and a mask that the model makes itself: no chord is right there, and it shows."""
     torch.manual_seed(2)

@@ -8,6 +8,7 @@ last row of a path has no next one, and its signal means nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,7 +32,8 @@ def chords(rows: int) -> dict[str, Rule]:
         """y = g(x) elementwise: Δy/Δx to the next row."""
         if len(call.inputs) != 1 or not _by_rows(call.inputs[0], rows) or not _by_rows(call.outputs[0], rows):
             return lambda m: call.derivative_at(call.inputs, m)
-        slopes = _open_part(call, scratch) if call.family == "relu" else _slopes(call, scratch)
+        top = math.inf if call.family == "relu" else _top(call) if call.family == "relu6" else None
+        slopes = _slopes(call, scratch) if top is None else _open_part(call.inputs[0], top)
         call.args, call.kwargs, call.inputs, call.outputs = (), {}, (), ()  # the output holds its call: free the input
         return slopes.mul_
 
@@ -48,7 +50,13 @@ def chords(rows: int) -> dict[str, Rule]:
         assert theirs is not None
         return ours + torch.roll(theirs, -1, 0)
 
-    return {"*": derivative, "elementwise": Ahead(chord), "max_pool": switching}
+    return {
+        "*": derivative,
+        "elementwise": Ahead(chord),
+        "max_pool": switching,
+        "convolution": Ahead(_by_weights),
+        "batch_norm": Ahead(_by_scales),
+    }
 
 
 def _at_maxima(call: Call, others: Sequence[Tensor]) -> list[Tensor]:
@@ -64,15 +72,66 @@ def _by_rows(tensor: Tensor, rows: int) -> bool:
     return tensor.dim() > 0 and len(tensor) == rows and tensor.is_floating_point()
 
 
-def _open_part(call: Call, scratch: list[Tensor]) -> Tensor:
-    """For a ReLU, p / max(p, |Δx|) with p the larger output of the two: no difference that cancels."""
-    x, y = call.inputs[0], call.outputs[0]
+def _by_weights(call: Call) -> Back:
+    """A convolution: its transpose, for which the input need not be kept."""
+    x, args = call.inputs[0], call.args
+    plain = call.name in _CONVOLUTIONS and len(args) == 7 and not call.kwargs and not isinstance(args[4], str)
+    if not plain or len(call.inputs) > 1 or args[0] is not x or x.dim() != args[1].dim():
+        return lambda m: call.derivative_at(call.inputs, m)
+    shape, weight, dims = x.shape, args[1], x.dim() - 2
+    stride, padding, dilation = ([n] * dims if isinstance(n, int) else list(n) for n in args[3:6])
+    groups = args[6]
+
+    def back(m: Tensor) -> Tensor:
+        like = m.new_empty(1).expand(shape)
+        options = (None, stride, padding, dilation, False, [0] * dims, groups, (True, False, False))
+        back: Tensor = torch.ops.aten.convolution_backward(m, like, weight, *options)[0]
+        return back
+
+    call.args, call.inputs, call.outputs = (), (), ()
+    return back
+
+
+def _by_scales(call: Call) -> Back:
+    """A batch normalisation by what it has learned: one factor for each channel."""
+    x, args = call.inputs[0], call.args
+    if len(call.inputs) > 1 or len(args) < 8 or args[0] is not x or args[2] is None:
+        return lambda m: call.derivative_at(call.inputs, m)
+    scale = (args[2] + args[7]).rsqrt()
+    scale = (scale if args[3] is None else scale * args[3]).view(-1, *[1] * (x.dim() - 2))
+    call.args, call.inputs, call.outputs = (), (), ()
+    return lambda m: m * scale
+
+
+def _top(call: Call) -> float | None:
+    """Where a function that is 0 below 0 and x above it stops to rise."""
+    top = call.value_at([call.inputs[0].new_full((), math.inf)])
+    return float(top) if top.dim() == 0 else None
+
+
+def _open_part(x: Tensor, top: float) -> Tensor:
+    """The part of each step that lies between 0 and `top`: p / max(p, |Δx|) with p what the upper end is above 0.
+
+    No difference cancels. What has many entries goes block by block, so that only its ends leave the cache.
+    """
     part = torch.empty_like(x)
-    positive = torch.maximum(y[:-1], y[1:], out=part[:-1])
-    step = torch.sub(x[1:], x[:-1], out=_room(scratch, positive)).abs_()
-    positive /= torch.maximum(step, positive, out=step).add_(torch.finfo(x.dtype).tiny)
     part[-1] = 0
+    wide = x.numel() > _BLOCK and x.is_contiguous()
+    ends, there = (x.view(len(x), -1), part.view(len(x), -1)) if wide else (x, part)
+    size = max(1, _BLOCK // len(x)) if wide else max(1, len(x))
+    blocks = zip(ends.split(size, 1), there.split(size, 1), strict=True) if wide else [(ends, there)]
+    for some, found in blocks:
+        _open_block(some[:-1], some[1:], top, found[:-1])
     return part
+
+
+def _open_block(before: Tensor, after: Tensor, top: float, out: Tensor) -> None:
+    step, upper = (after - before).abs_().clamp_(min=torch.finfo(out.dtype).tiny), torch.maximum(before, after)
+    above = upper.clamp(min=0)
+    torch.div(above, torch.maximum(step, above), out=out)
+    if top < math.inf:
+        beyond = upper.sub_(top).clamp_(min=0)
+        out -= beyond.div_(torch.maximum(step, beyond))
 
 
 def _room(scratch: list[Tensor], like: Tensor) -> Tensor:
@@ -101,3 +160,5 @@ def _slopes(call: Call, scratch: list[Tensor]) -> Tensor:
 
 
 _PIECES = frozenset("relu6 clamp leaky_relu".split())  # made of straight pieces
+_CONVOLUTIONS = frozenset("conv1d conv2d conv3d".split())
+_BLOCK = 1 << 15  # entries

@@ -15,7 +15,7 @@ from whence.subject.subject import Subject
 T = TypeVar("T")
 Segment = tuple[int, int, int]  # of a chain: its number, the first point, how many
 _FEW_ROWS, _FEW_BYTES = 512, 48 << 20  # a pass takes at least so many rows if their activations need no more bytes
-_LINKS, _LINK_BYTES = 8, 1 << 30  # the same for points that need their neighbours, of which every cut costs one
+_LINKS, _LINK_BYTES = 12, 5 << 28  # the same for points that need their neighbours, of which every cut costs one
 _MANY_ROWS, _MANY_BYTES = 4096, 8 << 20  # and for rows so small that calls cost more than what they work on
 
 

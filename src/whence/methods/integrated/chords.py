@@ -27,7 +27,7 @@ _ORDER = 1.5  # the power of the width with which errors fall, as estimates take
 _SLOWLY = 1.35  # and as plans take it: with very many kinks it is not yet 3/2
 _FEW = 8.0  # errors in few places are known less well: this, divided by their number, is added to the estimate
 _SAID = 0.25  # of the tolerance asked for: no finer error than this is claimed
-_AIM = 0.85  # of the tolerance, for which pieces are cut
+_AIM = 0.75  # of the tolerance, for which pieces are cut
 _ROUNDING = 1e3  # times the precision: more than that of the answer's absolute sum is not lost by rounding
 _SPARE = 2  # evaluations of each path that are kept for another rule, should chords be wrong
 
@@ -246,8 +246,7 @@ def _allotted(state: Pieces, goal: Goal, sizes: Tensor, seen: float) -> tuple[in
     With errors that fall as parts^−p and add like those of a random walk, the optimum cuts a piece of error e in
     proportion to e^(2/(2p+1)).
     """
-    error = seen * (1 + _FEW / len(sizes))
-    aim = _AIM * goal.reach / max(error, goal.reach)
+    seen = max(seen, goal.reach)
     share = sizes ** (2 / (2 * _SLOWLY + 1))
     whole, cuts = float(sizes.square().sum()), [1] * len(sizes)
     scale = 1.0 / max(float(share.max()), 1e-300)
@@ -257,7 +256,8 @@ def _allotted(state: Pieces, goal: Goal, sizes: Tensor, seen: float) -> tuple[in
             break
         cuts = wanted.tolist()
         rest = float((sizes.square() * wanted.double() ** (-2 * _SLOWLY)).sum())
-        if cost and (rest <= aim**2 * whole or int(wanted.min()) == _MOST):
+        expected = seen * math.sqrt(rest / whole) * (1 + _FEW / int(wanted.sum())) if whole else 0.0
+        if cost and (expected <= _AIM * goal.reach or int(wanted.min()) == _MOST):
             break
         scale *= 1.1
     return tuple(cuts)

@@ -187,6 +187,11 @@ def _at_points(
 
 
 def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) -> Answer:
+    if max_steps < 2 * len(paths.weights):
+        raise ParameterError(
+            f"max_steps={max_steps} is too few for {len(paths.weights)} paths, of which each needs two points.\n"
+            f"  Give at least {2 * len(paths.weights)}."
+        )
     wide, paths, k = _one_target_per_row(subject, paths)
     eps = max(torch.finfo(value.dtype).eps for value in wide.values.values())
     goal = Goal(tolerance, eps, max_steps, _per_unit(wide))
