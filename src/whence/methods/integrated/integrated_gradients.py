@@ -208,10 +208,10 @@ def _adaptive(subject: Subject, paths: Paths, tolerance: float, max_steps: int) 
         baseline_score=start,
         start_score=start,
         per_row={
-            **_at_baselines(subject, starts, k),
             "gradient_evaluations": [sum(state.evaluations for state in row) for row in rows],
             "tolerance_reached": reached,
             "converged": [one <= tolerance for one in reached],
+            **_at_baselines(subject, starts, k),
         },
         overall={"scheme": " and ".join(sorted({state.scheme for state in states})), "tolerance": tolerance},
     )

@@ -210,8 +210,9 @@ def slopes(
 def _note_starts(starts: Starts, there: Subject, rows: Tensor, which: Tensor, alpha: Tensor) -> None:
     logits = there.measured.logits
     if logits is not None:
-        for i in (alpha == 0).nonzero()[:, 0].tolist():
-            starts[int(rows[i]), int(which[i])] = logits[i]
+        begin = (alpha == 0).nonzero()[:, 0]
+        keys = zip(rows[begin].tolist(), which[begin].tolist(), strict=True)
+        starts.update(zip(keys, logits[begin.to(logits.device)], strict=True))
 
 
 def contributions(
