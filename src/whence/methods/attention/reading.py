@@ -251,7 +251,7 @@ class Reading:
         """Hand on a map and what came back to it as (rows, heads, query, key)."""
         a = self._by_head(m, weights, row_axis)
         g = None if signal is None else self._by_head(m, signal, row_axis)
-        if not m.transposed and is_over_queries(a):
+        if not (m.transposed or m.reduced) and is_over_queries(a):  # the same for every target
             m.transpose()
         if m.transposed:
             a, g = a.mT, None if g is None else g.mT
