@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from whence.evaluation.requests import (
 from whence.evaluation.scoreboard import Column
 from whence.results.attribution import Attribution
 
-T = TypeVar("T")
+_WARM = 4  # rows; with as many, a method explains one row before it is timed, because the first call is slow
 
 
 @dataclass
@@ -89,14 +89,14 @@ class Work:
         examples = [example for example in examples if example.place in told]
         tasks, cost = [], {}
         for line in self.lines:
-            views, errors, seconds, timed = list[View](), list[Exception](), 0.0, 0
-            for some in _warm(examples) if first else [examples]:  # the first call is slow, and is not counted
-                start = time.perf_counter()
-                views += self._views(line, some, told, failures, errors)
-                seconds, timed = time.perf_counter() - start, len(some)
+            errors: list[Exception] = []
+            if first and len(examples) >= _WARM:
+                self._views(line, examples[:1], told, [], [])
+            start = time.perf_counter()
+            views = self._views(line, examples, told, failures, errors)
+            cost[line.name] = {"seconds": time.perf_counter() - start, "rows": len(views), **_passes(views)}
             if first and errors and not views:
                 raise errors[0]  # nothing of it works: better now than after an hour
-            cost[line.name] = {"seconds": seconds, "timed": timed, "rows": len(views), **_passes(views)}
             tasks += [_Task(view, line, column) for view in views for column in self.columns]
         fb = self._fb(tasks) if first else None
         start = time.perf_counter()
@@ -130,7 +130,7 @@ class Work:
     def _fb(self, tasks: Sequence[_Task]) -> float | None:
         """Seconds for one row of `gradient`, which is one forward and one backward pass; None where that fails."""
         views, seconds = list({task.view.example.place: task.view for task in tasks}.values()), None
-        for some in _warm(views):
+        for some in (views[:1], views) if views else ():  # the first time is slow
             start = time.perf_counter()
             found = self.explainer.of_rows(
                 Ranker("gradient", "gradient"), [view.example for view in some], [view.target for view in some]
@@ -226,11 +226,6 @@ class Work:
             own = [task for task in tasks if task.column is column]
             if own and all(task.error is not None for task in own):
                 raise own[0].error  # type: ignore[misc]
-
-
-def _warm(rows: Sequence[T]) -> list[Sequence[T]]:
-    """One row to begin with, and all others, which are timed; where there is one, it is."""
-    return [part for part in (rows[:1], rows[1:]) if part]
 
 
 def _passes(views: Sequence[View]) -> dict[str, float]:

@@ -205,9 +205,9 @@ class Scoreboard:
         return list(next(iter(curves.values()))[0]), y, np.array([len(rows) for rows in groups], dtype=float)
 
     def seconds_per_row(self, method: str) -> float:
-        """What a method took to explain one row; the first call, which is slow, is not counted if there are others."""
+        """What a method took to explain one row; with few rows, its first call, which is slow, is counted too."""
         own = self.cost[self._method(method)]
-        return own.get("seconds", 0.0) / max(own.get("timed", own.get("rows", 0.0)), 1.0)
+        return own.get("seconds", 0.0) / max(own.get("rows", 0.0), 1.0)
 
     def passes(self, method: str) -> tuple[float, float]:
         """The forward and backward passes that a row took part in; (0, 0) where they were not counted."""
