@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from whence.evaluation.axioms import AxiomTable, axioms
     from whence.evaluation.evaluate import evaluate
     from whence.evaluation.metrics import metric, metrics
+    from whence.evaluation.own_values import infidelity, sensitivity_max
     from whence.evaluation.recommend import Recommendation, recommend
     from whence.evaluation.scoreboard import Scoreboard
     from whence.methods import method, methods
@@ -47,6 +48,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022  (in four groups)
     # verbs
     "load", "wrap", "explain", "activations", "compare", "trace", "evaluate", "recommend", "axioms",
+    "infidelity", "sensitivity_max",
     # results
     "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable",
     # extension points
@@ -59,6 +61,7 @@ __all__ = [  # noqa: RUF022  (in four groups)
 _MODULES = {  # where each name is defined; errors are in whence.errors, `methods` and `metrics` see below
     "load": "adapters.load", "wrap": "adapters.wrapped",
     "explain": "api", "activations": "api", "compare": "api", "trace": "api",
+    "infidelity": "evaluation.own_values", "sensitivity_max": "evaluation.own_values",
     "evaluate": "evaluation.evaluate", "recommend": "evaluation.recommend", "axioms": "evaluation.axioms",
     "Attribution": "results.attribution", "Comparison": "results.comparison", "Trace": "results.trace",
     "Scoreboard": "evaluation.scoreboard", "Recommendation": "evaluation.recommend", "AxiomTable": "evaluation.axioms",

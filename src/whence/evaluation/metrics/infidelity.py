@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 
 from whence.errors import InputError
 from whence.evaluation.metrics import Asking, metric
@@ -33,10 +34,15 @@ def infidelity(
         guess, rise = yield from _subsets(view, samples, operator, output)
     else:
         guess, rise = yield from _noises(view, samples, noise, output)
+    return Result(float(squared_error(guess, rise, scaled)))
+
+
+def squared_error(guess: Tensor, rise: Tensor, scaled: bool) -> Tensor:
+    """The mean of (guess − rise)² over the last dimension, the guesses at their best scale if `scaled`."""
     if scaled:
-        best = float((guess * rise).mean() / (guess**2).mean()) if bool((guess != 0).any()) else 0.0
-        guess = guess * best
-    return Result(float(((guess - rise) ** 2).mean()))
+        size = (guess**2).mean(-1, keepdim=True)
+        guess = guess * (guess * rise).mean(-1, keepdim=True) / torch.where(size > 0, size, 1.0)
+    return ((guess - rise) ** 2).mean(-1)
 
 
 def _subsets(view: View, samples: int, how: Any, output: str) -> Any:

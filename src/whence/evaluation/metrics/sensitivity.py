@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from whence.errors import InputError
 from whence.evaluation.metrics import Asking, metric
@@ -27,6 +28,11 @@ def sensitivity_max(
     ]
     here = view.attribution.raw.cpu().double()
     answers = yield [Again(draw) for draw in draws]
-    size = float(here.norm())
-    moved = max(float((raw.cpu().double() - here).norm()) for raw in answers)
-    return Result(moved / size if size else float("nan"))
+    moved = torch.stack([raw.cpu().double().flatten() for raw in answers])
+    return Result(float(largest_move(here.flatten(), moved)))
+
+
+def largest_move(here: Tensor, moved: Tensor, norm: float = 2.0) -> Tensor:
+    """The largest ‖moved − here‖ / ‖here‖ over the first dimension of what moved; NaN where there is nothing here."""
+    size = torch.linalg.vector_norm(here, norm, -1)
+    return torch.linalg.vector_norm(moved - here, norm, -1).amax(0) / torch.where(size > 0, size, torch.nan)
