@@ -199,8 +199,8 @@ def _unit(subject: Subject, through: Any) -> tuple[Neuron, Place]:
 
 def _slopes_through(
     subject: Subject, paths: Paths, rows: Tensor, which: Tensor, alpha: Tensor, *, unit: Neuron, where: Place
-) -> Iterator[tuple[int, float, Tensor]]:
-    """At each point, the score and dx/dα ⊙ Σ_j ∂f/∂y_j · ∂y_j/∂x over the chosen units j."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For some points at a time: which, their scores, and dx/dα ⊙ Σ_j ∂f/∂y_j · ∂y_j/∂x over the chosen units j."""
 
     def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         values, velocity = paths.at(run, values_of(items, which, 0), values_of(items, alpha, 1))
@@ -210,9 +210,8 @@ def _slopes_through(
         return there.measured.score[:, 0], joined({key: m * velocity[key] for key, m in gradients.items()})
 
     for items, (score, found) in in_batches(subject, rows, work, cost=0.85):
-        for i, item in enumerate(items.tolist()):
-            if item >= 0:
-                yield item, float(score[i]), found[i]
+        real = (items >= 0).nonzero()[:, 0]
+        yield items[real], score[real.to(score.device)], found[real.to(found.device)]
 
 
 def _gradient_through(subject: Subject, unit: Neuron, where: Place, copies: bool = False) -> Values:

@@ -37,7 +37,7 @@ from whence.util.keys import input_of
 from whence.util.progress import bar
 from whence.util.quadrature import fixed
 
-Slopes = Callable[[Subject, Paths, Tensor, Tensor, Tensor], Iterator[tuple[int, float, Tensor]]]
+Slopes = Callable[[Subject, Paths, Tensor, Tensor, Tensor], Iterator[tuple[Tensor, Tensor, Tensor]]]
 Quadrature = Literal["adaptive", "right", "left", "midpoint", "trapezoid", "gauss_legendre"]
 Steps = Annotated[int | None, Bounds(low=1)]
 Tolerance = Annotated[float, Bounds(low=0, open_low=True)]
