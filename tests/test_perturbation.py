@@ -536,3 +536,50 @@ def test_a_baseline_without_a_score_is_named(method: str) -> None:
     with pytest.raises(whence.ModelError, match="replaces units by the baseline(.|\n)*give another baseline="):
         explain(lambda x: x.log().sum(1), torch.ones(2, 3), method)
     assert explain(lambda x: x.log().sum(1), torch.ones(2, 3), method, baseline=0.5).values.shape == (2, 3)
+
+
+PARTS: list[tuple[dict[str, Any], str]] = [
+    ({"similarity": 3}, "similarity=3 cannot be called"),
+    ({"sample": "all"}, "sample='all' cannot be called"),
+    ({"regressor": 3}, r"regressor=3 cannot be fitted(.|\n)*sample_weight"),
+    ({"regressor": nn.Linear(2, 2)}, "cannot be fitted"),
+    ({"sample": lambda x, n, draw: torch.ones(3, n + 1)}, r"returned the shape \(3, 7\) for 6 units"),
+    ({"sample": lambda x, n, draw: torch.rand(3, n)}, "masks of zeros and ones"),
+    ({"similarity": lambda x, perturbed, z: -z[:, 0] - 1}, "weight of at least 0"),
+    ({"similarity": lambda x, perturbed, z: z}, "numbers for .* samples"),
+]
+
+
+@pytest.mark.parametrize(("params", "text"), PARTS)
+def test_wrong_parts_of_lime_are_named(params: Any, text: str) -> None:
+    with pytest.raises(whence.ParameterError, match=f"lime: (.|\n)*{text}"):
+        explain(lambda x: x.sum(1), IMAGES[:, 0, 0], "lime", **params)
+
+
+def test_a_penalty_of_its_own_and_a_model_of_the_users_exclude_each_other() -> None:
+    from sklearn.linear_model import Ridge
+
+    with pytest.raises(whence.ParameterError, match="ridge= is for LIME's own regression"):
+        explain(lambda x: x.sum(1), IMAGES[:, 0, 0], "lime", ridge=1.0, regressor=Ridge())
+
+
+def test_permutations_need_other_rows() -> None:
+    with pytest.raises(whence.InputError, match="there is one row(.|\n)*at least two"):
+        explain(linear, IMAGES[:1], "permutation")
+    with pytest.raises(whence.BaselineError, match="has no baseline"):
+        explain(linear, IMAGES, "permutation", baseline=0)
+    with pytest.raises(whence.ParameterError, match="function=3 cannot be called"):
+        explain(linear, IMAGES, "permutation", function=3)
+    with pytest.raises(whence.ParameterError, match="must return a tensor like the input"):
+        explain(linear, IMAGES, "permutation", units=2, function=lambda x, mask: x[0])
+
+
+def test_ids_and_whole_batches_are_permuted() -> None:
+    a = explain(bag, {"input_ids": IDS, "attention_mask": torch.ones_like(MASK)}, "permutation")
+    ones = torch.ones_like(MASK)
+    for i in range(4):
+        moved = IDS.clone()
+        moved[:, i] = IDS[[1, 0], i]
+        close(a.values[:, i], bag(IDS, ones) - bag(moved, ones), 1e-12)
+    whole = explain(lambda x: x.mean() * x[0, 0, 0, 0], IMAGES, "permutation", units="pixels").values
+    assert whole.shape == (1, 2, 4, 6)

@@ -39,7 +39,6 @@ from whence.results.trace import Trace
 from whence.rules.ledger import RowsLost
 from whence.subject import Record, Subject, at_baseline
 from whence.subject.record import row_entries
-from whence.subject.settling import settled
 from whence.subject.targets import Output, several
 from whence.util.progress import steps
 from whence.util.receipt import Receipt
@@ -162,7 +161,7 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
         k_shown = several(options.target)
         behind = modules_behind(options.target).values() if callable(options.target) else ()
         with scope(subject.root, *behind):
-            subject = settled(subject) if subject.reads else subject
+            subject = _settled(subject) if subject.reads else subject
             rows: Iterable[Subject] = (subject,)
             if subject.batch_size is not None:
                 rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
@@ -172,6 +171,12 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
         per_token, complete = "l2" if slopes else "sum", method.facts.get("complete", False)
         attribution = join(subject, parts, k_shown, params, options.channels, per_token, complete)
         return with_feature_names(attribution, subject) if subject.feature_names else attribution
+
+
+def _settled(subject: Subject) -> Subject:
+    from whence.subject.settling import settled
+
+    return settled(subject)
 
 
 def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:

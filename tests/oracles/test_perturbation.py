@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import whence
 from tests.support.models import CASES, close
 
-ORACLE_OF = ("occlusion", "leave_one_out", "shapley", "kernel_shap", "lime")
+ORACLE_OF = ("occlusion", "leave_one_out", "permutation", "shapley", "kernel_shap", "lime")
 
 X = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).double()
 BASE = torch.randn(5, generator=torch.Generator().manual_seed(1)).double()
@@ -189,7 +189,7 @@ def test_terms_of_a_linear_function(weights: list[float], seed: int) -> None:
     x = torch.randn(2, len(w), generator=torch.Generator().manual_seed(seed)).double()
     base = torch.randn(len(w), generator=torch.Generator().manual_seed(seed + 1)).double()
     terms = w * (x - base)
-    for method in ORACLE_OF:
+    for method in ("occlusion", "leave_one_out", "shapley", "kernel_shap", "lime"):
         for more in [{}, *([{"exact": 1, "samples": 2}] if method == "shapley" else [])]:
             found = explain(method, lambda x: x @ w + 1, x, baseline=base, **more).values
             assert torch.allclose(found, terms, atol=1e-9), method
@@ -296,3 +296,117 @@ def test_ridge_on_either_side_of_the_matrix(samples: int) -> None:
         close(found, x, 1e-6)
     else:
         assert float(found.norm()) < float(x.norm())  # the smallest of many solutions
+
+
+# ---- LIME with parts of the user's own ----
+
+MASKS = torch.tensor(list(itertools.product([0, 1], repeat=5)))[[1, 31, 7, 12, 19, 22, 5, 30, 9, 16]]
+
+
+def near(x: Tensor, perturbed: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-(x - perturbed).square().sum(1) / 10) + 0.1 * z[:, 0]
+
+
+@pytest.mark.parametrize("alpha", [None, 0.01])
+def test_lime_with_the_users_similarity_sampling_and_model(alpha: float | None) -> None:
+    """The weighted regression by hand where there is no penalty; scikit-learn's own fit where there is one."""
+    from sklearn.linear_model import Lasso, LinearRegression
+
+    kept = Lasso(alpha=alpha) if alpha else LinearRegression()
+    a = explain("lime", similarity=near, sample=lambda x, n, draw: MASKS, regressor=kept)
+    assert not hasattr(kept, "coef_")  # copies are fitted
+    for row, x in enumerate(X):
+        v = game(net, x, BASE)
+        mixed = torch.where(MASKS.bool(), x, BASE)
+        weight = near(x[None], mixed, MASKS.double()).numpy()
+        scores = np.array([v(set(np.flatnonzero(mask))) for mask in MASKS.numpy()])
+        if alpha:
+            expected = Lasso(alpha=alpha).fit(MASKS.double().numpy(), scores, sample_weight=weight).coef_
+        else:
+            design = np.concatenate([np.ones((len(MASKS), 1)), MASKS.numpy()], 1)
+            normal = design.T @ (weight[:, None] * design)
+            expected = np.linalg.solve(normal, design.T @ (weight * scores))[1:]
+        close(a.values[row], torch.tensor(expected), 1e-9)
+    assert a.receipt["evaluations"] == [len(MASKS)] * 3
+
+
+def test_lime_with_the_users_weights_and_its_own_regression() -> None:
+    from sklearn.linear_model import LinearRegression
+
+    ours = explain("lime", similarity=near, sample=lambda x, n, draw: MASKS)
+    theirs = explain("lime", similarity=near, sample=lambda x, n, draw: MASKS, regressor=LinearRegression())
+    close(ours.values, theirs.values, 1e-9)
+    assert torch.equal(explain("lime", sample=drawn, seed=3).values, explain("lime", sample=drawn, seed=3).values)
+    assert not torch.equal(explain("lime", sample=drawn, seed=3).values, explain("lime", sample=drawn, seed=4).values)
+
+
+def drawn(x: Tensor, n: int, draw: torch.Generator) -> Tensor:
+    return torch.rand(40, n, generator=draw) < 0.5
+
+
+def test_captum_agrees_about_lime_with_the_same_masks() -> None:
+    from captum.attr import Lime
+    from captum.attr._core.lime import SkLearnLasso
+    from sklearn.linear_model import Lasso
+
+    def rows(*_: Any, **__: Any) -> Any:
+        for mask in MASKS:
+            yield mask[None]
+
+    def similar(x: Tensor, perturbed: Tensor, z: Tensor, **_: Any) -> float:
+        return float(near(x, perturbed, z.double()))
+
+    peer = Lime(net, SkLearnLasso(alpha=0.01), similarity_func=similar, perturb_func=rows)
+    theirs = torch.cat([peer.attribute(x[None], baselines=BASE[None], n_samples=len(MASKS)) for x in X])
+    ours = explain("lime", similarity=near, sample=lambda x, n, draw: MASKS, regressor=Lasso(alpha=0.01)).values
+    close(ours, theirs.double(), 1e-6)
+
+
+def test_captum_agrees_about_kernel_shap_where_all_coalitions_are_taken() -> None:
+    from captum.attr import KernelShap
+
+    theirs = torch.cat([KernelShap(net).attribute(x[None], baselines=BASE[None], n_samples=4000) for x in X])
+    assert float((explain("kernel_shap").values - theirs).abs().max()) < 0.05 * float(theirs.abs().max())
+
+
+# ---- permutation ----
+
+
+def test_permutation_unit_by_unit() -> None:
+    """Each feature gets the values of other rows, by one order, and nothing else changes."""
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(8)).double()
+    a = whence.explain(net, x, method="permutation", target=0, seed=2)
+    orders = list(itertools.permutations(range(6)))
+    for i in range(5):
+        fitting = []
+        for order in orders:
+            moved = x.clone()
+            moved[:, i] = x[list(order), i]
+            if torch.allclose(a.values[:, i], net(x) - net(moved), atol=1e-10):
+                fitting.append(order)
+        assert len(fitting) == 1, i
+        assert fitting[0] != tuple(range(6))
+    assert torch.equal(a.values, whence.explain(net, x, method="permutation", target=0, seed=2).values)
+    assert not torch.equal(a.values, whence.explain(net, x, method="permutation", target=0, seed=3).values)
+
+
+def test_captum_agrees_about_permutations_of_the_users() -> None:
+    from captum.attr import FeaturePermutation
+
+    def rolled(x: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, x.roll(1, 0), x)
+
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(8)).double()
+    for units in (None, torch.tensor([[0, 1, 1, 0, 2]])):
+        theirs = FeaturePermutation(net, perm_func=rolled).attribute(x, feature_mask=units)
+        given = {} if units is None else {"units": units}
+        ours = whence.explain(net, x, method="permutation", target=0, function=rolled, batch_size=4, **given)
+        close(ours.values, theirs.double(), 1e-6)
+    pair = (x[:, :2], x[:, 2:])
+    masks = (torch.tensor([[0, 1]]), torch.tensor([[1, 2, 0]]))
+    both = FeaturePermutation(lambda a, b: net(torch.cat([a, b], 1)), perm_func=rolled)
+    joined = whence.explain(
+        lambda a, b: net(torch.cat([a, b], 1)), pair, method="permutation", target=0, function=rolled, units=masks
+    )
+    for ours, theirs in zip(joined.values, both.attribute(pair, feature_mask=masks), strict=True):
+        close(ours, theirs.double(), 1e-6)

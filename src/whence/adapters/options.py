@@ -91,6 +91,14 @@ def subject_of(
     left = [name for name in inputs if str(name) not in subject.inputs] if isinstance(inputs, Mapping) else []
     if left:
         subject.record.overall["left_out"] = left  # labels that came with the batch
+    if facts.get("permutes"):
+        if options.baseline is not None:
+            raise BaselineError(
+                f"{method} takes values from other rows, so it has no baseline.\n  Leave baseline= out."
+            )
+        from whence.subject.permuting import permuted
+
+        return replace(subject, baselines=(permuted(subject, options.params),))
     if options.baseline is None and not facts.get("reference") and not facts.get("background"):
         return subject
     baseline = arrays.baseline(baselines.called(subject, options.baseline), subject.root)

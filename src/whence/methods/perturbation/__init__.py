@@ -3,5 +3,6 @@
 occlusion      windows that slide over the input, or one unit at a time
 shapley        mean contributions over all orders of the units
 surrogate      linear models of the score: KernelSHAP and LIME
+own_parts      the user's similarity, sampling and linear model in LIME
 coalitions     the score of each row with some of its units in place
 """

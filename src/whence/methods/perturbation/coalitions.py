@@ -106,6 +106,11 @@ class Players:
             groups.append(Group(rows, tuple(kind), coalitions, drawn))
         return groups
 
+    def alone(self, make: Callable[[int, int], Any]) -> list[Group]:
+        """A group of its own for each row: `make(n, row)`."""
+        row = torch.arange(len(self.score), device="cpu")[:, None]
+        return self.grouped(make, by=torch.cat([self.numbers.counts[:, None].expand(len(row), 1), row], 1))
+
     def play(self, groups: Sequence[Group]) -> Played:
         """f of each row's coalitions."""
         counts = [group.coalitions.count for group in groups]

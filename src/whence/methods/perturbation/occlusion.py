@@ -43,6 +43,25 @@ def leave_one_out(subject: Subject, *, units: Any = "auto") -> Answer:
 
 
 @method(
+    "permutation",
+    paper="Breiman 2001, doi:10.1023/A:1010933404324",
+    order=120,
+    aliases=("feature_permutation", "permutation_importance"),
+    propagates=False,
+    reference=True,
+    at=False,
+    permutes=True,
+)
+def permutation(subject: Subject, *, units: Any = "auto", function: Any = None) -> Answer:
+    """What the score loses when a unit has other rows' values, φᵢ = f(x) − f(x with unit i permuted in the batch).
+
+    Each unit has a random order of its own, by the seed; or `function(x, mask)` gives an input with the unit at the
+    mask permuted. It needs at least two rows, and a row's values depend on the others.
+    """
+    return _one_by_one(subject, units)
+
+
+@method(
     "occlusion",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
     order=120,

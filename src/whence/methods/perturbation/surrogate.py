@@ -12,6 +12,7 @@ from whence.errors import warn
 from whence.methods import method
 from whence.methods.answer import Answer
 from whence.methods.perturbation.coalitions import Coalitions, Players, every, listed, players
+from whence.methods.perturbation.own_parts import Own
 from whence.registry import Bounds
 from whence.subject import Subject
 from whence.subject.noise import generator
@@ -56,22 +57,38 @@ def lime(
     samples: Annotated[int, Bounds(low=2)] = 512,
     width: Annotated[float, Bounds(low=0, open_low=True)] = 0.25,
     ridge: Annotated[float, Bounds(low=0)] = 0.0,
+    similarity: Any = None,
+    sample: Any = None,
+    regressor: Any = None,
 ) -> Answer:
     """A linear model of the score near the input, min Σ_z π(z)·(f(z) − b − φ·z)² + ridge·|φ|² over random masks z.
 
     π(z) = exp(−d²/width²), d = 1 − √(|z|/n) the cosine distance of z from the whole input. Each unit is there with
     probability ½; all 2ⁿ masks are taken where they are no more than `samples`. Every element of a unit gets the
-    unit's φ.
+    unit's φ. Your own parts: `similarity(x, perturbed, z)` gives the weights π of some samples of a row,
+    `sample(x, n, generator)` its masks z (m, n), and `regressor` is any linear one of scikit-learn (`fit` with
+    `sample_weight`, `coef_`), a copy of which is fitted to every row.
     """
+    own = Own(similarity, sample, regressor)
+    own.check(ridge)
     game = players(subject, units)
-    drawn = bool((game.numbers.counts >= samples.bit_length()).any())
-    groups = game.grouped(lambda n, row=0: _at_random(subject, row, n, samples), seeded=drawn)
+    if sample is None:
+        drawn = bool((game.numbers.counts >= samples.bit_length()).any())
+        groups = game.grouped(lambda n, row=0: _at_random(subject, row, n, samples), seeded=drawn)
+    else:
+        groups = game.alone(lambda n, row: own.masks(game, n, row))
     played = game.play(groups)
-    if ridge == 0:
+    if ridge == 0 and sample is None and regressor is None:
         _warn_if_few(game, samples - 1, samples)
-    return game.answer(
-        played, [_near(group.drawn, v, width, ridge) for group, v in zip(groups, played.scores, strict=True)]
-    )
+    fitted = []
+    for group, v in zip(groups, played.scores, strict=True):
+        z = group.drawn
+        if similarity is None:
+            weights = _kernel(z, width).expand(len(v), -1)
+        else:
+            weights = torch.stack([own.weights(game, z, row) for row in group.rows.tolist()])  # (rows, m)
+        fitted.append(own.fitted(z, v, weights) if regressor is not None else _near(z, v, weights, ridge))
+    return game.answer(played, fitted)
 
 
 # ---- coalitions: nobody first, everybody last ----
@@ -135,10 +152,17 @@ def _constrained(z: Tensor, weight: Tensor, v: Tensor) -> Tensor:
     return whole / n + left - left.mean(1, keepdim=True)
 
 
-def _near(z: Tensor, v: Tensor, width: float, ridge: float) -> Tensor:
-    """φ (rows, n, k) of the model b + φ·z; b drops out when both sides are centred."""
+def _kernel(z: Tensor, width: float) -> Tensor:
+    """The weight of each mask (m,), by its cosine distance from the whole input."""
     distance = 1 - z.double().mean(1).sqrt()
-    weight = torch.exp(-((distance / width) ** 2))
+    return torch.exp(-((distance / width) ** 2))
+
+
+def _near(z: Tensor, v: Tensor, weights: Tensor, ridge: float) -> Tensor:
+    """φ (rows, n, k) of the model b + φ·z, for weights (rows, m); b drops out when both sides are centred."""
+    if len(weights) > 1 and not bool((weights == weights[:1]).all()):
+        return torch.cat([_near(z, v[i : i + 1], weights[i : i + 1], ridge) for i in range(len(v))])
+    weight = weights[0]
     share = weight[:, None] / weight.sum()
     return _least(z.double() - (share * z).sum(0), v - (share * v).sum(1, keepdim=True), weight, ridge)
 
