@@ -177,3 +177,23 @@ def test_a_baseline_that_integers_cannot_hold_is_named() -> None:
             explain(lambda x: x.double() @ W, COUNTS, "shapley", baseline=given)
     with pytest.raises(whence.IndependentError, match="holds integers(.|\n)*removes units(.|\n)*takes them as values"):
         explain(lambda x: x.double() @ W, COUNTS, "gradient")
+
+
+# ---- empty tensors ----
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated_gradients", "deeplift", "lrp", *METHODS])
+@pytest.mark.parametrize("shape", [(0,), (4, 0)])
+def test_an_empty_input_has_empty_values(method: str, shape: tuple[int, ...]) -> None:
+    empty = torch.zeros(shape).double()
+    a = explain(lambda x, e: x @ W + e.sum(), (X, empty), method)
+    close(a.values[0], explain(lambda x: x @ W, X, method).values, 1e-9)
+    assert a.values[1].shape == shape
+    named = explain(lambda e, x: x @ W + e.sum(), {"e": empty, "x": X}, method)
+    close(named.values["x"], a.values[0], 1e-12)
+    assert named.values["e"].shape == shape
+
+
+def test_nothing_but_an_empty_input_is_named() -> None:
+    with pytest.raises(whence.InputError, match="is empty"):
+        explain(lambda x: x.sum(1), torch.zeros(4, 0), "shapley")

@@ -34,6 +34,9 @@ def adapt(
         named, whole = arrays.fitted(function, named)
         function = whole or function
     roles = _roles(named, form, flags) if wrt is None else _chosen(named, wrt, flags)
+    empty = tuple(name for name in roles if named[name].numel() == 0)
+    if len(empty) < len(roles):
+        roles = {name: role for name, role in roles.items() if name not in empty}
     rows = _rows(named, roles)
     for name, role in roles.items():
         _check(name, named[name], role, rows)
@@ -45,6 +48,7 @@ def adapt(
         function, root, named, form, roles, rows, method,
         at=at,
         wrt=tuple(roles) if wrt is not None else (),
+        empty=empty,
         total_rows=rows,
         row_numbers=tuple(range(rows)),
         input_roles=underneath,

@@ -87,7 +87,9 @@ def join(
         return attribution.channels(channels)
     if not embedded:
         return attribution
-    reduced = {shown: how for shown, name in zip(attribution.by_name(), raw, strict=True) if name in embedded}
+    reduced = {
+        shown: how for shown, name in zip(attribution.by_name(), _shown(subject, raw), strict=True) if name in embedded
+    }
     return attribution.with_channels(reduced)
 
 
@@ -262,12 +264,23 @@ def _without_rounding(subject: Subject, total: Tensor, parts: tuple[Tensor, ...]
 
 
 def _like_input(subject: Subject, named: Mapping[str, Any]) -> Any:
-    """One explained input: its tensor; several: a dict or a tuple, as the input was."""
+    """One explained input: its tensor; several: a dict or a tuple, as the input was. Empty ones have empty values."""
+    if subject.empty and subject.at is None:
+        numbers = isinstance(next(iter(named.values())), Tensor | tuple)
+        empty = {name: torch.zeros_like(subject.inputs[name]) if numbers else None for name in subject.empty}
+        named = {name: named.get(name, empty.get(name)) for name in _shown(subject, named)}
     if len(named) == 1:
         return next(iter(named.values()))
     if subject.at is not None:  # a module's outputs by name
         return {name.partition(".")[2]: value for name, value in named.items()}
     return dict(named) if subject.form == "dict" else tuple(named.values())
+
+
+def _shown(subject: Subject, named: Mapping[str, Any]) -> list[str]:
+    """The names of explained inputs in the order given, empty ones among them."""
+    if not subject.empty or subject.at is not None:
+        return list(named)
+    return [name for name in subject.inputs if name in named or name in subject.empty]
 
 
 def _shown_target(subject: Subject, parts: list[Part], k_shown: bool) -> Any:

@@ -51,6 +51,7 @@ class Subject:
     whole: bool = False  # the model gives one score for all rows together
     needs_attention: bool = False
     per_row_inputs: frozenset[str] = frozenset()  # names of the inputs that have one entry per row
+    empty: tuple[str, ...] = ()  # names of the inputs that would be explained, had they any elements
     wrt: tuple[str, ...] = ()  # names of the inputs to explain, where the user gave some
     feature_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by input
     baselines: tuple[Baseline, ...] = ()  # several for methods that average over them
@@ -90,14 +91,17 @@ class Subject:
         target = self.target if self.measured.index is None else self.measured.index
         return replace(self, target=target, values=dict(self.measured.values))
 
-    def take(self, rows: Tensor) -> Subject:
-        """The subject of these rows, in this order, repeats allowed. Whatever has one entry per row is taken along."""
+    def take(self, rows: Tensor, *, bare: bool = False) -> Subject:
+        """The subject of these rows, in this order, repeats allowed. Whatever has one entry per row is taken along.
+
+        `bare` leaves seeds and numbers of rows out: for one pass they are not needed.
+        """
 
         def pick(value: Any) -> Any:
             per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.rows
             return value.index_select(0, rows.to(value.device)) if per_row else value
 
-        order = rows.tolist()
+        order = [] if bare else rows.tolist()
         return replace(
             self,
             inputs={name: pick(value) if name in self.per_row_inputs else value for name, value in self.inputs.items()},

@@ -137,7 +137,7 @@ class Players:
 
         def work(run: Tensor, items: Tensor) -> tuple[Tensor, Tensor | None]:
             inside = self._inside(groups, group_of[run], values_of(items, which, 0))
-            return _scored(self.subject.take(run).valued(self.values(run, inside)))
+            return _scored(self.subject.take(run, bare=True).valued(self.values(run, inside)))
 
         return in_batches(self.subject, rows, work, cost=0.25)
 
