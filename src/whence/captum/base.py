@@ -32,7 +32,7 @@ class Attribution:
     @classmethod
     def get_name(cls) -> str:
         """The class's name in words."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__)
+        return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__)
 
     def attribute(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} attributes nothing by itself.\n  Take one of its subclasses.")

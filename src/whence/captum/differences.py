@@ -5,8 +5,8 @@ from __future__ import annotations
 DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     (
         "DeepLift, DeepLiftShap, their layers and neurons",
-        "Every op shares out its own difference, also functions that are not modules, products, norms and attention, "
-        "and reused modules; contributions sum to the score's difference on every architecture.",
+        "Every op shares out its own difference, also functions that are not modules, products, max-pooling, norms and "
+        "attention, and reused modules; contributions sum to the score's difference on every architecture.",
         "Captum applies its rule to the nonlinear modules that it knows, takes plain gradients elsewhere, and raises "
         "for modules that run twice.",
     ),

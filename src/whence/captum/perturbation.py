@@ -324,6 +324,20 @@ class ShapleyValues(ShapleyValueSampling):
             show_progress,
         )  # fmt: skip
 
+    def attribute_future(
+        self,
+        inputs: Any,
+        baselines: Any = None,
+        target: Any = None,
+        additional_forward_args: Any = None,
+        feature_mask: Any = None,
+        n_samples: int = 25,
+        perturbations_per_eval: int = 1,
+        show_progress: bool = False,
+    ) -> Any:
+        args = (inputs, baselines, target, additional_forward_args, feature_mask, perturbations_per_eval)
+        return in_future(self, *args, show_progress)
+
 
 # ---- at a layer ----
 

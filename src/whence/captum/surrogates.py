@@ -170,6 +170,10 @@ class LimeBase(PerturbationAttribution):
             found.append(score)
         return torch.cat(found)
 
+    @property
+    def multiplies_by_inputs(self) -> bool:
+        return False
+
     def has_convergence_delta(self) -> bool:
         return False
 

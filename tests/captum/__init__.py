@@ -1,0 +1,1 @@
+"""`whence.captum` beside the installed Captum."""

@@ -1,0 +1,110 @@
+"""Calls that Captum refuses are refused with an error of the same kind; states are as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import whence.captum
+from tests.captum.support import BOTH, draw, models
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+X, PICTURE = draw(2, 3), draw(2, 1, 6, 6)
+
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "a list of inputs": lambda c, m: c.Saliency(m).attribute([X], target=0),
+    "no target": lambda c, m: c.Saliency(m).attribute(X),
+    "no such class": lambda c, m: c.InputXGradient(m).attribute(X, target=7),
+    "too deep a target": lambda c, m: c.Saliency(m).attribute(X, target=(0, 1)),
+    "too few targets": lambda c, m: c.Saliency(m).attribute(X, target=[0]),
+    "too many targets": lambda c, m: c.IntegratedGradients(m).attribute(X, target=torch.tensor([0, 1, 1])),
+    "targets in two dimensions": lambda c, m: c.Saliency(m).attribute(X, target=torch.tensor([[0], [1]])),
+    "a target by name": lambda c, m: c.Saliency(m).attribute(X, target="cat"),
+    "floating targets": lambda c, m: c.Saliency(m).attribute(X, target=[0.5, 1.0]),
+    "no such rule": lambda c, m: c.IntegratedGradients(m).attribute(X, target=0, method="simpson"),
+    "baselines of other rows": lambda c, m: c.IntegratedGradients(m).attribute(X, torch.zeros(3, 3), target=0),
+    "too many baselines": lambda c, m: c.IntegratedGradients(m).attribute(X, (0, 0), target=0),
+    "one baseline is no distribution": lambda c, m: c.DeepLiftShap(m).attribute(X, X[:1], target=0),
+    "a future": lambda c, m: c.Saliency(m).attribute_future(),
+    "a future of a plain function": lambda c, m: c.FeatureAblation(m).attribute_future(X, target=0),
+    "too deep a neuron": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, (0, 1)),
+    "no such neuron": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, 9),
+    "a neuron by name": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, "f"),
+    "several neurons": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, lambda values: values),
+    "no such noise": lambda c, m: c.NoiseTunnel(c.Saliency(m)).attribute(X, nt_type="pink", target=0),
+    "one number in batches": lambda c, m: c.FeatureAblation(lambda x: m(x).sum()).attribute(
+        X, perturbations_per_eval=2
+    ),
+    "no perturbations": lambda c, m: c.FeatureAblation(m).attribute(X, target=0, perturbations_per_eval=0),
+    "no output": lambda c, m: c.FeatureAblation(lambda x: None).attribute(X),
+    "several scores": lambda c, m: c.KernelShap(m).attribute(X),
+    "too large a window": lambda c, m: c.Occlusion(m).attribute(X, (9,), target=0),
+    "too large a stride": lambda c, m: c.Occlusion(m).attribute(X, (2,), 3, target=0),
+    "too many sides": lambda c, m: c.Occlusion(m).attribute(X, (2, 2), target=0),
+    "a window that is a number": lambda c, m: c.Occlusion(m).attribute(X, 2, target=0),
+    "a function and not a module": lambda c, m: c.GuidedBackprop(lambda x: x),
+    "no such target of a language model": lambda c, m: c.LLMAttribution(c.FeatureAblation(m), None, attr_target="x"),
+    "a gradient for a language model": lambda c, m: c.LLMAttribution(c.Saliency(m), None),
+    "baselines of another form": lambda c, m: c.TextTemplateInput("{}", ["a"], baselines={"a": "b"}),
+    "configured twice": lambda c, m: [c.configure_interpretable_embedding_layer(m, "0") for _ in range(2)],
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_the_same_kind_of_error(what: str) -> None:
+    kinds = []
+    for package in BOTH:
+        with pytest.raises(Exception) as caught:  # noqa: PT011  (the kinds are compared)
+            REFUSED[what](package, models()["dense"])
+        kinds.append(caught.type)
+    assert kinds[0] is kinds[1]
+
+
+def test_errors_of_a_model_are_its_own() -> None:
+    class Cross(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError("by the model")
+
+    for name in ("Saliency", "IntegratedGradients", "FeatureAblation"):
+        with pytest.raises(ZeroDivisionError, match="by the model"):
+            getattr(whence.captum, name)(Cross()).attribute(X)
+
+
+def test_what_has_no_counterpart_names_the_nearest_thing() -> None:
+    with pytest.raises(NotImplementedError, match=r"(?s)no connection.*RemoteLLMProvider"):
+        whence.captum.VLLMProvider("address")
+    with pytest.raises(NotImplementedError, match="use attribute"):
+        whence.captum.IntegratedGradients(models()["dense"]).attribute_future()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_models_and_inputs_are_as_before(wrong: bool) -> None:
+    model = models()["pictures"].train()
+    x = PICTURE.clone().requires_grad_()
+    other = PICTURE.clone()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    target = 7 if wrong else 1
+    for made in (
+        whence.captum.Saliency(model), whence.captum.DeepLift(model), whence.captum.GuidedBackprop(model),
+        whence.captum.LayerGradCam(model, model.conv), whence.captum.LayerDeepLift(model, model.relu),
+        whence.captum.FeatureAblation(model), whence.captum.LRP(model),
+    ):  # fmt: skip
+        for given in (x, other):
+            try:
+                made.attribute(given, target=target)
+            except IndexError:
+                assert wrong
+            else:
+                assert not wrong
+    assert x.requires_grad
+    assert not other.requires_grad
+    assert x.grad is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()]
+    assert sum(hooks) == 0
+    assert all(parameter.grad is None for parameter in model.parameters())
