@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import whence
 from tests.support.functions import explain
 from tests.support.models import CASES, close
-from whence.engine.outputs import floating
+from whence.engine.modules import floating
 
 
 def gradient(model: Any, inputs: Any, **options: Any) -> whence.Attribution:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from whence.adapters import arrays
 from whence.adapters.reachable import modules_behind
-from whence.engine.outputs import HELD
+from whence.engine.modules import HELD
 from whence.errors import InputError, ModelError, did_you_mean
 from whence.subject import Role, Subject
 from whence.subject.modules import canonical

@@ -198,24 +198,3 @@ def merged(rules: Mapping[str, Rule], own: Mapping[str, Rule]) -> dict[str, Rule
 def derivative(call: Call, m: Any) -> Gradients:
     """The rule of plain autograd."""
     return call.vjp(m)
-
-
-@dataclass(frozen=True, eq=False)
-class Ahead:
-    """A rule that does its work in the forward pass and keeps what the way back needs, not the op itself."""
-
-    prepare: Callable[[Call], Back]
-    when: Callable[[Call], bool] | None = None  # which ops it is for; the others are plain
-    loose: bool = True  # with `when`: it is only for ops with constants that the data chose
-    secant: bool = False  # Δy/Δx, for which RevealCancel may stand
-
-    @property
-    def __name__(self) -> str:
-        return self.prepare.__name__
-
-    def __call__(self, call: Call, m: Any) -> Gradients:
-        return self.prepare(call)(m)
-
-
-def rule_name(rule: Rule) -> str:
-    return getattr(rule, "__name__", type(rule).__name__)

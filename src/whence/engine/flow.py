@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.engine import custom_functions, dense
 from whence.engine.arguments import placed
-from whence.engine.call import Call, Rule, derivative, find_rule, rule_name
+from whence.engine.call import Call, Rule, derivative, find_rule
 from whence.engine.captures import Captures
 from whence.engine.expand import EXPANSIONS, expandable
 from whence.engine.expand.agreement import check_same
@@ -30,11 +30,11 @@ from whence.engine.inplace import in_rows, protected, same, target_of
 from whence.engine.leaves import Leaves
 from whence.engine.liveness import Marks
 from whence.engine.log import Log, lose, no_derivative, no_rule
-from whence.engine.nodes import Signal, only_views, run_with_rule
+from whence.engine.modules import Running
+from whence.engine.nodes import Signal, only_views, rule_name, run_with_rule
 from whence.engine.operands import Operands
 from whence.engine.ops import GROUP, LINEAR_GROUPS, SPELLINGS, Spelling, family_of, spelling
 from whence.engine.plan import Plan, trackers_of
-from whence.engine.running import Running
 from whence.engine.scope import observe
 from whence.engine.tape import Tape
 from whence.engine.trackers import HOOKS, NOT_RUN, Birth, Op, Tracker, hooks

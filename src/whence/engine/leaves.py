@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from whence.engine.modules import entering, floating
 from whence.engine.ops import Spelling
-from whence.engine.outputs import entering, floating
 from whence.engine.places import Place, Side, place
 from whence.engine.trackers import Birth
 from whence.engine.trackers.ids import Ids, looked_up, with_ids

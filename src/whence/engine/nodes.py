@@ -1,8 +1,8 @@
-"""The two autograd nodes that let a rule replace the backward of an op."""
+"""The two autograd nodes that let a rule replace the backward of an op, and rules that work in the forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from whence.engine.call import (
     REBUILT,
-    Ahead,
+    Back,
     Call,
     CallsNeeded,
+    Gradients,
     Rule,
     derivative,
     find_rule,
-    rule_name,
     version_of,
 )
 from whence.engine.inplace import out_of_place
@@ -27,6 +27,27 @@ from whence.errors import RuleError
 from whence.util.tree import flatten, swapped, tensors_in, unflatten
 
 _MAKER = "maker"  # on a ruled op's output: its call
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """A rule that does its work in the forward pass and keeps what the way back needs, not the op itself."""
+
+    prepare: Callable[[Call], Back]
+    when: Callable[[Call], bool] | None = None  # which ops it is for; the others are plain
+    loose: bool = True  # with `when`: it is only for ops with constants that the data chose
+    secant: bool = False  # Δy/Δx, for which RevealCancel may stand
+
+    @property
+    def __name__(self) -> str:
+        return self.prepare.__name__
+
+    def __call__(self, call: Call, m: Any) -> Gradients:
+        return self.prepare(call)(m)
+
+
+def rule_name(rule: Rule) -> str:
+    return getattr(rule, "__name__", type(rule).__name__)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
+from whence.engine.call import Back, Call, Gradients, Rule, derivative
 from whence.engine.expand import EXPANSIONS
+from whence.engine.nodes import Ahead
 from whence.rules.lrp_division import derivative_of
 from whence.rules.lrp_products import factors, leaders
 from whence.rules.lrp_sums import signs_of, stands, terms_of

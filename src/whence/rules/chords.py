@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients, Rule, derivative
+from whence.engine.call import Back, Call, Gradients, Rule, derivative
+from whence.engine.nodes import Ahead
 from whence.engine.ops import FAMILIES
 from whence.rules.rescale import replaced_where, slope
 from whence.util.tree import tensors_in

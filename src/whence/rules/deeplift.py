@@ -7,8 +7,9 @@ where it is asked for, takes the place of the secant (`reveal_cancel`).
 
 from __future__ import annotations
 
-from whence.engine.call import Ahead, Rule, derivative
+from whence.engine.call import Rule, derivative
 from whence.engine.expand import EXPANSIONS
+from whence.engine.nodes import Ahead
 from whence.rules.attention import attention
 from whence.rules.closed_forms import (
     log_softmax,

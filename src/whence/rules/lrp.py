@@ -13,9 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients, Rule
+from whence.engine.call import Back, Call, Gradients, Rule
 from whence.engine.dense import positions
 from whence.engine.expand import EXPANSIONS
+from whence.engine.nodes import Ahead
 from whence.rules import linear_maps
 from whence.rules.lrp_division import Divide, Named, derivative_of, first, quotient, times_input, write_off
 from whence.rules.lrp_products import Product

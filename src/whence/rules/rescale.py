@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Ahead, Back, Call, Gradients
+from whence.engine.call import Back, Call, Gradients
+from whence.engine.nodes import Ahead
 from whence.engine.ops import GROUP
 from whence.engine.tape import WAY_OUT, RowsNeeded
 from whence.errors import DivergedError

@@ -18,9 +18,9 @@ from whence.engine.call import CallsNeeded, Overwritten, Rule, merged
 from whence.engine.captures import Captures, Site
 from whence.engine.custom_functions import suspended
 from whence.engine.flow import Flow
-from whence.engine.hooks import watched
 from whence.engine.leaves import Instead, Leaves
 from whence.engine.log import Log
+from whence.engine.modules import watched
 from whence.engine.plan import Plan
 from whence.engine.scope import Watch, rewind
 from whence.engine.tape import WAY_OUT, CopiesNeeded, RowsNeeded, Tape

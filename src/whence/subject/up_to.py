@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whence.engine import blame
 from whence.engine.custom_functions import suspended
-from whence.engine.outputs import entering, floating
+from whence.engine.modules import entering, floating
 from whence.engine.places import Place
 from whence.engine.scope import rewind
 from whence.errors import InputError, WhenceError
