@@ -57,9 +57,14 @@ class Maps:
         return self._sum(self.weight.clamp(max=0), self.weight.clamp(min=0))
 
     @cached_property
+    def has_negative(self) -> bool:
+        """Whether some x is negative, as behind a ReLU none is."""
+        return self.x.numel() > 0 and bool(self.x.amin() < 0)
+
+    @cached_property
     def _signs(self) -> tuple[Tensor, Tensor | None]:
         """x⁺ and x⁻, which is not there behind a ReLU."""
-        if self.x.numel() and bool(self.x.amin() < 0):
+        if self.has_negative:
             return self.x.clamp(min=0), self.x.clamp(max=0)
         return self.x, None
 

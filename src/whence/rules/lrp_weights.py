@@ -140,26 +140,39 @@ def _raising(biased: bool) -> Callable[[Maps, Tensor, Divide], Shared]:
 
     def run(maps: Maps, r: Tensor, divide: Divide) -> Shared:
         bias = maps.bias.clamp(min=0) if biased and isinstance(maps.bias, Tensor) else None
-        size, below, pull = maps.once("raising", lambda whole: _twice_raising(whole, bias, divide))
-        if below is None:
-            return _raising_alone(maps, r, divide, bias)
+        size, below, delicate, pull = maps.once("raising", lambda whole: _twice_raising(whole, bias, divide))
+        if delicate:
+            return _raising_alone(maps, r, divide, bias, None if size is not None else maps.here(below), pull)
         s = torch.div(r, below, out=below) if maps.memo is None else r / maps.here(below)
         lost = {"epsilon": 2 * divide.epsilon * maps.total(s)}
         if bias is not None:
             lost["bias"] = 2 * maps.total(s * bias)
+        if size is None:
+            return pull(s).mul_(maps.x), lost
         return maps.back(s).mul_(maps.x).addcmul_(maps.here(size), pull(s)), lost
 
     return run
 
 
-def _twice_raising(maps: Maps, bias: Tensor | None, divide: Divide) -> tuple[Tensor, Tensor | None, Pull]:
-    """|x|, twice the stabilised denominators, unless they are delicate, and how signals come back to |x|."""
+def _twice_raising(
+    maps: Maps, bias: Tensor | None, divide: Divide
+) -> tuple[Tensor | None, Tensor, bool, Pull]:  # fmt: skip
+    """|x|, twice the denominators, whether they are delicate (else they are stabilised), how signals come back to |x|.
+
+    Behind a ReLU, where no x is negative, 2W⁺ alone is needed, and |x| is None.
+    """
+    shift = divide.epsilon if bias is None else bias + divide.epsilon
+    if not maps.has_negative:
+        twice, pull = maps.apply(maps.x, maps.weight.clamp(min=0).mul_(2))
+        all_magnitudes = twice - maps.y if isinstance(maps.bias, float) else (twice - maps.y).add_(maps.bias)
+        delicate = _is_delicate(twice, all_magnitudes.amax() if twice.numel() else 0.0)
+        return None, twice if delicate else twice.add_(2 * shift), delicate, pull
     size = maps.x.abs()
     twice, pull = maps.apply(size, maps.weight.abs())
     largest = twice.amax() if twice.numel() else 0.0
     twice += _without_bias(maps, largest)
-    shift = divide.epsilon if bias is None else bias + divide.epsilon
-    return size, None if _is_delicate(twice, largest) else twice.add_(2 * shift), pull
+    delicate = _is_delicate(twice, largest)
+    return size, twice if delicate else twice.add_(2 * shift), delicate, pull
 
 
 _DELICATE = 1e-2  # a sum of one sign that is smaller than this part of all magnitudes
@@ -170,9 +183,11 @@ def _is_delicate(z: Tensor, largest: Any) -> bool:
     return z.numel() > 0 and bool(z.amin() <= _DELICATE * largest)
 
 
-def _raising_alone(maps: Maps, r: Tensor, divide: Divide, bias: Tensor | None) -> Shared:
-    """The same, sums of each sign by themselves: an empty set is exactly 0."""
-    z, pull = maps.raising()
+def _raising_alone(
+    maps: Maps, r: Tensor, divide: Divide, bias: Tensor | None, twice: Tensor | None, back: Pull
+) -> Shared:  # fmt: skip
+    """The same, sums of each sign by themselves: an empty set is exactly 0. They are known `twice` behind a ReLU."""
+    z, pull = maps.raising() if twice is None else (twice / 2, lambda s: back(s).mul_(maps.x / 2))
     below = z if bias is None else z + bias
     s = divide(r, below).masked_fill_(z == 0, 0.0)
     lost = {"empty": maps.total(r * (z == 0)), "epsilon": maps.total(divide.epsilon * s)}
