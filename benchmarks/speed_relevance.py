@@ -81,7 +81,7 @@ def _as_many_rows(model: nn.Module, x: Tensor, job: Callable[[], Any]) -> Callab
     known = receipt.get("evaluations", receipt.get("gradient_evaluations"))
     each = CHEAP["smoothgrad"]["samples"] if known is None else known[0]
     backward = receipt["backward_passes"]
-    passes = backward or max(1, receipt["forward_passes"] - 2)  # beside those of the rows and the baseline themselves
+    passes = backward or max(1, receipt["forward_passes"] - 1)  # beside that of the rows themselves
     whole = x.repeat(each, *[1] * (x.dim() - 1))
     parts = whole.chunk(passes)
 

@@ -42,8 +42,8 @@ def positions(signal: Tensor) -> Tensor | None:
 
 
 def run(op: Op) -> Any:
-    """Run an op that is left to autograd; a large dense layer in a node that looks where its signal is."""
-    if op.family != "linear" or len(op.live) != 1 or op.loose or op.target is not None:
+    """Run a linear op that is left to autograd; a large dense layer in a node that looks where its signal is."""
+    if len(op.live) != 1 or op.loose or op.target is not None:
         return op.func(*op.args, **op.kwargs)
     (x,) = op.live
     found = matrix_of(op.name, op.args, op.kwargs, x) if x.requires_grad and torch.is_grad_enabled() else None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whence.engine import custom_functions, dense
+from whence.engine import custom_functions
 from whence.engine.arguments import placed
 from whence.engine.call import Call, Rule, derivative, find_rule
 from whence.engine.captures import Captures
@@ -319,7 +319,11 @@ class Flow(TorchFunctionMode):
                     return result
             if op.ruled:
                 return run_with_rule(self._signal, op, op.call, op.rule if self._ahead else None)
-        result = dense.run(op)
+        if op.family == "linear":
+            from whence.engine import dense  # not every call needs it
+
+            return dense.run(op)
+        result = op.func(*op.args, **op.kwargs)
         return in_rows(result) if op.name == "batch_norm" else result
 
     def _rule(self, family: str, name: str) -> tuple[Rule | None, str]:
