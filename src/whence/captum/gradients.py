@@ -214,14 +214,13 @@ def contributions(
 
     `first` says of how many of the inputs; the others only have their own reference.
     """
-    if custom is None and multiply:
-        return explained(function, xs, args, target, "deeplift", baselines=starts)[:first]
-    multipliers = explained(function, xs, args, target, "deeplift", baselines=starts, kept="multiplier")[:first]
+    own = {"multiply_by_inputs": multiply and custom is None}
+    values = explained(function, xs, args, target, "deeplift", baselines=starts, **own)[:first]
     if custom is None:
-        return multipliers
+        return values
     named = custom.__code__.co_argcount if hasattr(custom, "__code__") else 3
-    own = (multipliers, xs[:first], starts[:first])
-    return tuple(custom(*own[: named - hasattr(custom, "__self__")]))
+    given = (values, xs[:first], starts[:first])
+    return tuple(custom(*given[: named - hasattr(custom, "__self__")]))
 
 
 class DeepLiftShap(DeepLift):

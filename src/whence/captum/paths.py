@@ -32,7 +32,8 @@ class Integral:
 
     def __post_init__(self) -> None:
         check(self.method in RULES, f"method={self.method!r} is not known.\n  Give one of {', '.join(RULES)}.")
-        check(self.n_steps >= 0, f"The number of steps is {self.n_steps}.\n  Give at least 0.")
+        least = 2 if self.method == "riemann_trapezoid" else 1
+        check(self.n_steps >= least, f"The number of steps is {self.n_steps}.\n  Give at least {least}.")
 
     @property
     def _own(self) -> tuple[str, int, float]:
@@ -59,21 +60,12 @@ class Integral:
         multiply: bool,
     ) -> Tensors:
         """Integrated gradients by `whence.explain`; the mean gradient alone without `multiply`."""
-        if self.n_steps and multiply:
-            rule, steps, factor = self._own
-            values = explained(
-                function, xs, args, target, "integrated_gradients",
-                baselines=starts, batch_size=batch_size, rule=rule, steps=steps,
-            )  # fmt: skip
-            return tuple(value * factor for value in values) if factor != 1 else values
-
-        def slopes(points: Tensors, more: tuple[Any, ...], wanted: Any) -> Tensors:
-            return explained(function, points, more, wanted, "gradient")
-
-        means = self.weighted(slopes, xs, starts, args, target, batch_size)
-        if not multiply:
-            return means
-        return tuple(mean * (x - start) for mean, x, start in zip(means, xs, starts, strict=True))
+        rule, steps, factor = self._own
+        values = explained(
+            function, xs, args, target, "integrated_gradients",
+            baselines=starts, batch_size=batch_size, rule=rule, steps=steps, multiply_by_inputs=multiply,
+        )  # fmt: skip
+        return tuple(value * factor for value in values) if factor != 1 else values
 
     def weighted(
         self,

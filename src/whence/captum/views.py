@@ -73,10 +73,9 @@ def explained(
     *,
     baselines: Any = None,
     batch_size: int | None = None,
-    kept: str | None = None,
     **params: Any,
 ) -> Tensors:
-    """`whence.explain` of a function's scores: the attributions of its inputs (or what the method kept for each)."""
+    """`whence.explain` of a function's scores: the attributions of its inputs."""
     values = tuple(floating(x) for x in inputs)
     view = Scores(function, values, args, target)
     names = [str(i) for i in range(len(inputs))]
@@ -86,7 +85,7 @@ def explained(
             view, (*values, *view.beside), method=method, wrt=names, batch_size=batch_size, progress=False,
             seed=int(torch.randint(2**31, ())), baseline=given, **params,
         )  # fmt: skip
-    found = answer.raw if kept is None else answer.kept[kept]
+    found = answer.raw
     return tuple(found) if isinstance(found, tuple | list) else (found,)
 
 
