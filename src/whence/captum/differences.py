@@ -5,16 +5,17 @@ from __future__ import annotations
 DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     (
         "DeepLift, DeepLiftShap, their layers and neurons",
-        "Every op shares out its own difference, also functions that are not modules, products, max-pooling, norms and "
-        "attention, and reused modules; contributions sum to the score's difference on every architecture.",
+        "Every op shares out its own difference, also functions that are not modules, products, max-pooling, norms "
+        "and attention, and reused modules; contributions sum to the score's difference on every architecture.",
         "Captum applies its rule to the nonlinear modules that it knows, takes plain gradients elsewhere, and raises "
         "for modules that run twice.",
     ),
     (
         "LRP, LayerLRP",
-        "Every op has a rule, modules or not; relevance is shared among summands and conserved but for biases and ε.",
-        "Captum raises for modules without a default rule, and sends the whole relevance along each summand of a sum "
-        "that is not a module.",
+        "Every op has a rule, modules or not, reused or not; a sum shares relevance in proportion, and a "
+        "normalisation is a map of its own input; relevance is conserved but for biases and ε.",
+        "Captum raises for modules that run twice or have no default rule, and sends the whole relevance along each "
+        "summand of a sum that is not a module.",
     ),
     (
         "GammaRule, Alpha1_Beta0_Rule",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -155,22 +156,44 @@ class BaseLLMAttribution(Attribution):
 
     def _log_probabilities(self, prompt: Any, answer: Tensor) -> Tensor:
         """The log-probability of each token of the answer after the prompt, from one pass."""
-        ids = prompt["input_ids"] if isinstance(prompt, Mapping) else prompt
+        ids, rest = _parted(prompt)
         whole = torch.cat([ids, answer.expand(len(ids), -1)], 1)
-        rest = (
-            {k: v for k, v in prompt.items() if k not in ("input_ids", "attention_mask")}
-            if isinstance(prompt, Mapping)
-            else {}
-        )
-        output = self.model(whole, attention_mask=torch.ones_like(whole), **rest)
-        logits = output.logits if hasattr(output, "logits") else output[0] if isinstance(output, tuple) else output
+        logits = _logits(self.model(whole, attention_mask=torch.ones_like(whole), **rest))
         start = ids.shape[1] - 1
         chosen = logits[:, start : start + len(answer)].log_softmax(-1)
         return chosen.gather(2, answer.expand(len(ids), -1)[..., None].to(chosen.device))[..., 0]
 
+    def _token_by_token(self, prompt: Any, answer: Tensor, cached: bool) -> Tensor:
+        """The same from one pass for each token, as the model generates; with the keys and values of the last one."""
+        (ids, rest), logs, past = _parted(prompt), [], None
+        cached = cached and hasattr(self.model, "_update_model_kwargs_for_generation")
+        for token in answer:
+            more = {"use_cache": True} if cached else {}
+            now = ids if past is None else ids[:, -1:]
+            if past is not None:
+                more["past_key_values"] = past
+            output = self.model(now, attention_mask=torch.ones_like(ids), **(rest if past is None else {}), **more)
+            logs.append(_logits(output)[:, -1].log_softmax(-1)[:, token])
+            past = getattr(output, "past_key_values", None) if cached else None
+            ids = torch.cat([ids, token.expand(len(ids), 1)], 1)
+        return torch.stack(logs, 1)
+
     def _readable(self, ids: Tensor) -> list[str]:
         tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
         return [str(token).replace("Ġ", " ").replace("▁", " ").strip() or str(token) for token in tokens]
+
+
+def _parted(prompt: Any) -> tuple[Tensor, dict[str, Any]]:
+    """The ids of a prompt, and what else it holds for the model."""
+    if not isinstance(prompt, Mapping):
+        return prompt, {}
+    return prompt["input_ids"], {k: v for k, v in prompt.items() if k not in ("input_ids", "attention_mask")}
+
+
+def _logits(output: Any) -> Tensor:
+    if hasattr(output, "logits"):
+        return output.logits
+    return output[0] if isinstance(output, tuple) else output
 
 
 class LLMAttribution(BaseLLMAttribution):
@@ -199,9 +222,12 @@ class LLMAttribution(BaseLLMAttribution):
     ) -> LLMAttributionResult:
         answer = self._target(inp, target, gen_args)
         features, per_token = inp.to_tensor().to(self.device), self.include_per_token_attr
+        read = (
+            partial(self._token_by_token, cached=use_cached_outputs) if forward_in_tokens else self._log_probabilities
+        )
 
         def scores(present: Tensor) -> Tensor:
-            rows = [self._scores(inp, row[None], answer, _inspect_forward) for row in present]
+            rows = [self._scores(inp, row[None], answer, _inspect_forward, read) for row in present]
             return torch.stack(rows) if per_token else torch.stack(rows)[:, 0]
 
         plain, total = self.attr_method.forward_func, torch.zeros(())
@@ -222,11 +248,11 @@ class LLMAttribution(BaseLLMAttribution):
             inp=inp,
         )
 
-    def _scores(self, inp: InterpretableInput, present: Tensor, answer: Tensor, tell: Any) -> Tensor:
+    def _scores(self, inp: InterpretableInput, present: Tensor, answer: Tensor, tell: Any, read: Any) -> Tensor:
         """The score of the whole answer, then of each token."""
         prompt = self._prompt(inp.to_model_input(present))
         with torch.no_grad():
-            logs = self._log_probabilities(prompt, answer)[0]
+            logs = read(prompt, answer)[0]
         if tell is not None:
             ids = prompt["input_ids"] if isinstance(prompt, Mapping) else prompt
             tell(self.tokenizer.decode(ids[0]), self.tokenizer.decode(answer), logs.tolist())
@@ -297,7 +323,7 @@ class RemoteLLMAttribution(LLMAttribution):
     def _text(self, model_input: Any) -> str:
         return model_input if isinstance(model_input, str) else self.tokenizer.decode(model_input[0])
 
-    def _scores(self, inp: InterpretableInput, present: Tensor, answer: Tensor, tell: Any) -> Tensor:
+    def _scores(self, inp: InterpretableInput, present: Tensor, answer: Tensor, tell: Any, read: Any) -> Tensor:
         prompt, text = self._text(inp.to_model_input(present)), self.tokenizer.decode(answer)
         logs = torch.tensor(self.provider.get_logprobs(prompt, text, self.tokenizer))
         check(len(logs) == len(answer), f"The provider gave {len(logs)} numbers for {len(answer)} tokens.")

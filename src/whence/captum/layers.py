@@ -23,12 +23,14 @@ from whence.captum.views import FromLayer, Layer, explained, floating, read_laye
 
 
 def gradient_at(
-    function: Callable[..., Any], module: nn.Module, at_input: bool, xs: Tensors, args: tuple[Any, ...], target: Any
-) -> tuple[Layer, Tensors]:
+    function: Callable[..., Any], module: nn.Module, at_input: bool, xs: Tensors, args: tuple[Any, ...], target: Any,
+    grad_kwargs: Any = None,
+) -> tuple[Layer, Tensors]:  # fmt: skip
     """A layer's values, and the derivative of each row's score by them."""
     call = (*xs, *args)
     layer = read_layer(function, call, module, at_input)
-    return layer, explained(FromLayer(function, (layer,)), layer.values, call, target, "gradient")
+    from_layer = FromLayer(function, (layer,))
+    return layer, explained(from_layer, layer.values, call, target, "gradient", grad_kwargs=grad_kwargs)
 
 
 class LayerActivation(LayerAttribution):
@@ -81,7 +83,9 @@ class LayerGradientXActivation(LayerAttribution, GradientAttribution):
         xs, args, several = as_tuple(inputs), arguments(additional_forward_args), isinstance(self.layer, list)
         found = []
         for module in self.layer if several else [self.layer]:
-            layer, slopes = gradient_at(self.forward_func, module, attribute_to_layer_input, xs, args, target)
+            layer, slopes = gradient_at(
+                self.forward_func, module, attribute_to_layer_input, xs, args, target, grad_kwargs
+            )
             found.append(layer.form(self.multiply_gradient_acts(slopes, layer.values)))
         return found if several else found[0]
 
@@ -106,7 +110,9 @@ class LayerGradCam(LayerAttribution, GradientAttribution):
         grad_kwargs: Any = None,
     ) -> Any:
         xs, args = as_tuple(inputs), arguments(additional_forward_args)
-        layer, slopes = gradient_at(self.forward_func, self.layer, attribute_to_layer_input, xs, args, target)
+        layer, slopes = gradient_at(
+            self.forward_func, self.layer, attribute_to_layer_input, xs, args, target, grad_kwargs
+        )
         maps = []
         for slope, value in zip(slopes, layer.values, strict=True):
             places = tuple(range(2, value.dim()))
@@ -155,8 +161,9 @@ class LayerIntegratedGradients(LayerAttribution, GradientAttribution):
         ends, begins = (tuple(value for layer in layers for value in layer.values) for layers in at)
         from_layer = FromLayer(self.forward_func, at[0], every_call=True)
         found = integral.explained(
-            from_layer, ends, begins, (*xs, *args), target, internal_batch_size, multiply=self.multiplies_by_inputs
-        )
+            from_layer, ends, begins, (*xs, *args), target, internal_batch_size,
+            multiply=self.multiplies_by_inputs, grad_kwargs=grad_kwargs,
+        )  # fmt: skip
         left = iter(found)
         formed = [layer.form([next(left) for _ in layer.values]) for layer in at[0]]
         values = formed if several else formed[0]
@@ -194,7 +201,9 @@ class LayerConductance(LayerAttribution, GradientAttribution):
         form: list[Layer] = []
 
         def work(points: Tensors, more: tuple[Any, ...], wanted: Any) -> Tensors:
-            layer, slopes = gradient_at(self.forward_func, self.layer, attribute_to_layer_input, points, more, wanted)
+            layer, slopes = gradient_at(
+                self.forward_func, self.layer, attribute_to_layer_input, points, more, wanted, grad_kwargs
+            )
             form.append(layer)
             return (*layer.values, *slopes)
 
@@ -229,7 +238,9 @@ class InternalInfluence(LayerAttribution, GradientAttribution):
         form: list[Layer] = []
 
         def work(points: Tensors, more: tuple[Any, ...], wanted: Any) -> Tensors:
-            layer, slopes = gradient_at(self.forward_func, self.layer, attribute_to_layer_input, points, more, wanted)
+            layer, slopes = gradient_at(
+                self.forward_func, self.layer, attribute_to_layer_input, points, more, wanted, grad_kwargs
+            )
             form.append(layer)
             return slopes
 

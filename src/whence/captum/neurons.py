@@ -165,7 +165,9 @@ class NeuronConductance(_Multiplying):
         unit = Neuron(self.forward_func, self.layer, neuron_selector, attribute_to_neuron_input)
 
         def work(points: Tensors, more: tuple[Any, ...], wanted: Any) -> Tensors:
-            layer, after = gradient_at(self.forward_func, self.layer, attribute_to_neuron_input, points, more, wanted)
+            layer, after = gradient_at(
+                self.forward_func, self.layer, attribute_to_neuron_input, points, more, wanted, grad_kwargs
+            )
             passed = pick_unit(layer.form(after), neuron_selector)
             before = explained(unit, points, more, None, "gradient")
             return tuple(slope * passed.view(-1, *[1] * (slope.dim() - 1)) for slope in before)

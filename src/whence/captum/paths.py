@@ -58,12 +58,14 @@ class Integral:
         batch_size: int | None,
         *,
         multiply: bool,
+        grad_kwargs: Any = None,
     ) -> Tensors:
         """Integrated gradients by `whence.explain`; the mean gradient alone without `multiply`."""
         rule, steps, factor = self._own
         values = explained(
             function, xs, args, target, "integrated_gradients",
             baselines=starts, batch_size=batch_size, rule=rule, steps=steps, multiply_by_inputs=multiply,
+            grad_kwargs=grad_kwargs,
         )  # fmt: skip
         return tuple(value * factor for value in values) if factor != 1 else values
 

@@ -89,7 +89,7 @@ class LRP(GradientAttribution):
     def _relevance(self, function: Callable[..., Any], xs: Tensors, args: tuple[Any, ...], target: Any) -> Tensors:
         """The relevance of each input of a function: the model, or the model from a layer on."""
         own = {f"path:{escape(path)}": rule for path, rule in self._rules(Scores(function, xs, args, target))}
-        table = {"linear": "epsilon", "convolution": "epsilon", **own}
+        table = {"linear": "epsilon", "convolution": "epsilon", "add": "proportional", **own}
         return explained(
             function, xs, args, target, "lrp", composite=table, start="logit", epsilon=1e-9, stabilizer=1e-9
         )

@@ -248,8 +248,7 @@ class Lime(LimeBase):
                 mine = Features(index, features.count)
                 parts.append(fitted(some, mine, tuple(s[row : row + 1] for s in starts), wanted, own))
             found = torch.cat(parts)
-        dtype = output.dtype if output.is_floating_point() else torch.float32
-        found = found.to(xs[0].device, dtype)
+        found = found.to(xs[0].device, torch.float32)
         if not input_shape:
             return found
         return like([features.spread(found, i, rows if len(found) > 1 else 1) for i in range(len(xs))], inputs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from whence.adapters.reachable import modules_behind
 from whence.api import explain
 from whence.captum.calls import Tensors, check, read_target, select
-from whence.errors import ModelError
+from whence.errors import IndependentError, ModelError
 
 
 class View(nn.Module):
@@ -73,18 +73,27 @@ def explained(
     *,
     baselines: Any = None,
     batch_size: int | None = None,
+    grad_kwargs: Any = None,
     **params: Any,
 ) -> Tensors:
-    """`whence.explain` of a function's scores: the attributions of its inputs."""
+    """`whence.explain` of a function's scores: the attributions of its inputs.
+
+    Of `grad_kwargs`, which Captum hands to autograd, those count that allow inputs which are not used.
+    """
     values = tuple(floating(x) for x in inputs)
     view = Scores(function, values, args, target)
     names = [str(i) for i in range(len(inputs))]
     given = None if baselines is None else tuple(b.to(x) for b, x in zip(baselines, values, strict=True))
-    with own_errors():
-        answer = explain(
-            view, (*values, *view.beside), method=method, wrt=names, batch_size=batch_size, progress=False,
-            seed=int(torch.randint(2**31, ())), baseline=given, **params,
-        )  # fmt: skip
+    try:
+        with own_errors():
+            answer = explain(
+                view, (*values, *view.beside), method=method, wrt=names, batch_size=batch_size, progress=False,
+                seed=int(torch.randint(2**31, ())), baseline=given, **params,
+            )  # fmt: skip
+    except IndependentError as error:
+        if (grad_kwargs or {}).keys() & {"allow_unused", "materialize_grads"}:
+            return tuple(torch.zeros_like(x) for x in values)
+        raise RuntimeError(str(error)) from error
     found = answer.raw
     return tuple(found) if isinstance(found, tuple | list) else (found,)
 
