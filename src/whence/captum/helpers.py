@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
@@ -20,14 +21,18 @@ from whence.captum.calls import (
     fitting,
     like,
 )  # fmt: skip
+from whence.captum.data_loader import _together
 from whence.captum.features import Features
+from whence.captum.language_models import readable
 from whence.captum.noise_tunnel import KINDS
 from whence.captum.paths import RULES, Integral
+from whence.captum.perturbation import permuted as _permute_feature
 from whence.captum.views import explained, floating
 
 Riemann = Enum("Riemann", "left right middle trapezoid")
 NoiseTunnelType = Enum("NoiseTunnelType", "smoothgrad smoothgrad_sq vargrad")
-SUPPORTED_METHODS = list(RULES)
+SUPPORTED_METHODS, SUPPORTED_NOISE_TUNNEL_TYPES = list(RULES), list(KINDS)
+__all__ = ["_permute_feature"]  # by the name that scripts know
 Builders = tuple[Callable[[int], list[float]], Callable[[int], list[float]]]
 
 
@@ -174,6 +179,70 @@ def _batch_example_iterator(bsz: int, *args: Any) -> Iterator[tuple[Any, ...]]:
 
     for row in range(bsz):
         yield tuple(one(arg, row) for arg in args)
+
+
+# ---- features and rows ----
+
+
+class InputRole:
+    """What an item of a batch is for in `DataLoaderAttribution`."""
+
+    need_attr, need_forward, no_forward = range(3)
+
+
+def _concat_tensors(accum: Tensor | None, cur_output: Tensor, _: Any) -> Tensor:
+    return _together(accum, cur_output, _)
+
+
+def _create_perturbation_mask(perturbed_feature_indices: Tensor, feature_mask: Tensors, _: Any) -> tuple[Any, ...]:
+    """Where the features of each input are there, from which are; None for inputs that are whole."""
+    masks = [perturbed_feature_indices[mask] for mask in feature_mask]
+    return tuple(None if bool(mask.all()) else mask for mask in masks)
+
+
+def _perturb_inputs(inputs: Any, input_roles: Any, baselines: Any, perturbation_mask: Any) -> tuple[Any, ...]:
+    """The items of a batch, with baselines where the masks are 0."""
+    made, number = [], 0
+    for item, role in zip(inputs, input_roles, strict=True):
+        if role == InputRole.need_attr:
+            mask, start = perturbation_mask[number], baselines[number]
+            number += 1
+            item = item if mask is None else torch.where(mask.bool(), item, torch.as_tensor(start).to(item))
+        made.append(item)
+    return tuple(made)
+
+
+def _convert_output_shape(unique_attr: Tensor, attr_inputs: Tensors, feature_mask: Tensors) -> Tensors:
+    """Attributions of features (outputs, n) at the elements of each input."""
+    features = Features(
+        tuple(mask.expand(1, *x.shape[1:]) for mask, x in zip(feature_mask, attr_inputs, strict=True)), 0
+    )
+    return tuple(features.spread(unique_attr, i, 1) for i in range(len(attr_inputs)))
+
+
+def _scatter_itp_attr_by_mask(itp_attr: Tensor, input_shape: Any, mask: Tensor) -> Tensor:
+    return itp_attr[:, mask.expand(input_shape)[0]]
+
+
+def _shape_feature_mask(feature_mask: Tensors, inputs: Tensors) -> Tensors:
+    """Masks with as many dimensions as their inputs."""
+    return tuple(m[(None,) * (x.dim() - m.dim())] for m, x in zip(feature_mask, inputs, strict=True))
+
+
+def _perm_generator(num_features: int, num_samples: int) -> Iterator[list[int]]:
+    """Random orders of features."""
+    for _ in range(num_samples):
+        yield torch.randperm(num_features).tolist()
+
+
+def _all_perm_generator(num_features: int, num_samples: int) -> Iterator[tuple[int, ...]]:
+    """All orders of features."""
+    yield from itertools.permutations(range(num_features))
+
+
+def _convert_ids_to_pretty_tokens(ids: Tensor, tokenizer: Any) -> list[str]:
+    """Tokens as they are read."""
+    return readable(ids, tokenizer)
 
 
 # ---- one random point ----

@@ -178,9 +178,11 @@ class BaseLLMAttribution(Attribution):
             ids = torch.cat([ids, token.expand(len(ids), 1)], 1)
         return torch.stack(logs, 1)
 
-    def _readable(self, ids: Tensor) -> list[str]:
-        tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
-        return [str(token).replace("Ġ", " ").replace("▁", " ").strip() or str(token) for token in tokens]
+
+def readable(ids: Tensor, tokenizer: Any) -> list[str]:
+    """Tokens without the marks that tokenizers write for spaces."""
+    tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
+    return [str(token).replace("Ġ", " ").replace("▁", " ").strip() or str(token) for token in tokens]
 
 
 def _parted(prompt: Any) -> tuple[Tensor, dict[str, Any]]:
@@ -244,7 +246,7 @@ class LLMAttribution(BaseLLMAttribution):
             seq_attr=mean[0],
             token_attr=mean[1:] if per_token else None,
             input_tokens=inp.values,
-            output_tokens=self._readable(answer),
+            output_tokens=readable(answer, self.tokenizer),
             inp=inp,
         )
 
@@ -287,7 +289,10 @@ class LLMGradientAttribution(BaseLLMAttribution):
             self.attr_method.forward_func = plain
         tokens = inp.format_attr(torch.stack(per_token))
         return LLMAttributionResult(
-            seq_attr=tokens.sum(0), token_attr=tokens, input_tokens=inp.values, output_tokens=self._readable(answer)
+            seq_attr=tokens.sum(0),
+            token_attr=tokens,
+            input_tokens=inp.values,
+            output_tokens=readable(answer, self.tokenizer),
         )
 
     def _score_of(self, inp: TextTokenInput, answer: Tensor) -> Callable[..., Tensor]:
@@ -300,6 +305,16 @@ class LLMGradientAttribution(BaseLLMAttribution):
         return score
 
 
+class _PlaceholderModel:
+    """Stands for the model where a method wants one."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> int:
+        return 0
+
+
 class RemoteLLMAttribution(LLMAttribution):
     """`LLMAttribution` of a model that a provider of the user's runs elsewhere."""
 
@@ -309,10 +324,7 @@ class RemoteLLMAttribution(LLMAttribution):
         super().__init__(attr_method, tokenizer, attr_target)
         self.provider = provider
 
-    @staticmethod
-    def placeholder_model(*args: Any, **kwargs: Any) -> int:
-        """Stands for the model where a method wants one."""
-        return 0
+    placeholder_model = _PlaceholderModel()
 
     def _target(self, inp: InterpretableInput, target: Any, gen_args: Any) -> Tensor:
         if target is None:
