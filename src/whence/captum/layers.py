@@ -19,7 +19,7 @@ from whence.captum.calls import (
 )  # fmt: skip
 from whence.captum.gradients import DeepLift, DeepLiftShap, against_each, contributions, drawn, per_row
 from whence.captum.paths import Integral, at_points, stacked
-from whence.captum.views import FromLayer, Layer, explained, floating, read_layer
+from whence.captum.views import FromLayer, Layer, WithTypes, explained, floating, read_layer
 
 
 def gradient_at(
@@ -326,15 +326,10 @@ class LayerDeepLift(LayerAttribution, DeepLift):
         """The layer's contributions; what bypasses the layer has its own reference."""
         end, start = (read_layer(self.forward_func, (*at, *args), self.layer, at_input) for at in (xs, starts))
         function, count = FromLayer(self.forward_func, (end,)), len(end.values)
-        if all(x.is_floating_point() for x in xs):
-            values = contributions(
-                function, (*end.values, *xs), (*start.values, *starts), args, target, custom,
-                self.multiplies_by_inputs, first=count,
-            )  # fmt: skip
-        else:
-            values = contributions(
-                function, end.values, start.values, (*xs, *args), target, custom, self.multiplies_by_inputs
-            )
+        values = contributions(
+            WithTypes(function, count, tuple(x.dtype for x in xs)), (*end.values, *map(floating, xs)),
+            (*start.values, *map(floating, starts)), args, target, custom, self.multiplies_by_inputs, first=count,
+        )  # fmt: skip
         return end, values
 
 

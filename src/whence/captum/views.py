@@ -194,6 +194,20 @@ class FromLayer:
             return self._run(others, tensors, first)
 
 
+@dataclass(frozen=True, eq=False)
+class WithTypes:
+    """A function some of whose arguments, after the first few, have types of their own, such as ids."""
+
+    function: Callable[..., Any]
+    first: int
+    types: tuple[torch.dtype, ...]
+
+    def __call__(self, *args: Any) -> Any:
+        after = self.first + len(self.types)
+        typed = [x.to(own) for x, own in zip(args[self.first : after], self.types, strict=True)]
+        return self.function(*args[: self.first], *typed, *args[after:])
+
+
 def _in_place_of(old: Any, values: Sequence[Tensor]) -> Any:
     """The values in the form of what they replace."""
     if isinstance(old, Tensor):
