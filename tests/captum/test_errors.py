@@ -13,7 +13,14 @@ import whence.captum
 from tests.captum.support import BOTH, draw, models
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-X, PICTURE = draw(2, 3), draw(2, 1, 6, 6)
+X = draw(2, 3)
+
+
+def _neuron(package: Any) -> Any:
+    """A neuron's gradient in the model of pictures."""
+    model = models()["pictures"]
+    return package.NeuronGradient(model, model.conv)
+
 
 REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "a list of inputs": lambda c, m: c.Saliency(m).attribute([X], target=0),
@@ -32,6 +39,10 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "a future": lambda c, m: c.Saliency(m).attribute_future(),
     "a future of a plain function": lambda c, m: c.FeatureAblation(m).attribute_future(X, target=0),
     "too deep a neuron": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, (0, 1)),
+    "too few indices of a neuron": lambda c, m: _neuron(c).attribute(draw(2, 1, 6, 6), (0, 1)),
+    "a layer that is not used": lambda c, m: c.LayerGradientXActivation(
+        lambda x: (m[0](x), x.sum(1))[1], m[0]
+    ).attribute(X),
     "no such neuron": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, 9),
     "a neuron by name": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, "f"),
     "several neurons": lambda c, m: c.NeuronGradient(m, m[0]).attribute(X, lambda values: values),
@@ -84,8 +95,7 @@ def test_what_has_no_counterpart_names_the_nearest_thing() -> None:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_models_and_inputs_are_as_before(wrong: bool) -> None:
     model = models()["pictures"].train()
-    x = PICTURE.clone().requires_grad_()
-    other = PICTURE.clone()
+    x, other = draw(2, 1, 6, 6).requires_grad_(), draw(2, 1, 6, 6)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     target = 7 if wrong else 1
     for made in (

@@ -78,6 +78,7 @@ def layers_and_neurons() -> list[Case]:
         ("NeuronDeepLiftShap", "dense", "0", (X, 1, MANY), {}),
         ("NeuronConductance", "two", "relu", ((X, Y), 2), {"target": [0, 1], "internal_batch_size": 4}),
         ("NeuronGradient", "dense", "0", (X, (slice(0, 2),)), {}),
+        ("NeuronConductance", "pictures", "conv", (PICTURE, (0, slice(0, 2), slice(1, 3))), {"target": 1}),
         ("NeuronGradient", "pairs", "pair", (X, lambda both: both[0].sum(1) + both[1][:, 0]), {}),
     ]
     for name in LAYERS:
@@ -231,6 +232,31 @@ def test_lists_of_layers() -> None:
         package.LayerIntegratedGradients(two, [two.a, two.b]).attribute((X, Y), target=1, n_steps=5) for package in BOTH
     )
     check_same(ours, theirs)
+
+
+def test_layers_that_are_not_used_have_zeros_where_that_is_allowed() -> None:
+    dense = models()["dense"]
+
+    def function(x: Tensor) -> Tensor:
+        dense[0](x)
+        return (x @ dense[0].weight.T).sum(1)
+
+    for name in ("LayerGradientXActivation", "LayerIntegratedGradients", "InternalInfluence"):
+        theirs, ours = (
+            getattr(package, name)(function, dense[0]).attribute(X, grad_kwargs={"materialize_grads": True})
+            for package in BOTH
+        )
+        check_same(ours, theirs)
+
+
+def test_embeddings_and_their_references() -> None:
+    from captum.testing.helpers.basic_models import BasicEmbeddingModel
+
+    model = BasicEmbeddingModel().eval()
+    ids = (torch.tensor([[3, 1, 0], [4, 2, 1]]), torch.tensor([[1, 2, 3], [0, 2, 1]]))
+    for name in ("LayerDeepLift", "LayerIntegratedGradients", "LayerFeatureAblation"):
+        theirs, ours = (getattr(package, name)(model, model.embedding1).attribute(ids) for package in BOTH)
+        check_same(ours, theirs)
 
 
 def test_deltas_of_values_from_elsewhere() -> None:

@@ -260,7 +260,10 @@ def pick_unit(value: Any, selector: Any) -> Tensor:
         raise TypeError(f"neuron_selector is {type(selector)}.\n  Give an int, a tuple or a function.")
     index = selector if isinstance(selector, tuple) else (selector,)
     check(
-        len(index) == value.dim() - 1,
+        len(index) < value.dim(),
         f"The neuron {index} does not fit the layer's shape {tuple(value.shape)}.",
     )
-    return value[(slice(None), *index)].reshape(len(value), -1).sum(1)
+    unit = value[(slice(None), *index)].reshape(len(value), -1)
+    if unit.shape[1] > 1 and not any(isinstance(part, slice) for part in index):
+        raise RuntimeError(f"The neuron {index} is several of the layer's shape {tuple(value.shape)}.")
+    return unit.sum(1)
