@@ -21,6 +21,7 @@ from whence.captum.calls import (
     repeated,
     select,
 )  # fmt: skip
+from whence.evaluation.metrics.infidelity import squared_error
 
 
 def infidelity_perturb_func_decorator(multipy_by_inputs: bool = True) -> Callable[..., Any]:
@@ -71,7 +72,7 @@ def infidelity(
         check(x.shape == value.shape, f"An attribution has the shape {tuple(value.shape)}, its input {tuple(x.shape)}.")
     args, rows = arguments(additional_forward_args), len(xs[0])
     starts = None if baselines is None else filled(baselines, xs)
-    sums: list[Any] = [0.0, 0.0, 0.0]
+    guesses, rises = [], []
     with torch.no_grad():
         before = select(forward_func(*xs, *args), read_target(target)).reshape(rows)
         for copies in _parts(n_perturb_samples, rows, max_examples_per_batch):
@@ -85,18 +86,13 @@ def infidelity(
             rest = tuple(repeated(a, copies, rows_together=True) for a in args)
             wanted = read_target(more_targets(target, copies, rows_together=True))
             score = select(forward_func(*after, *rest), wanted).reshape(rows, copies)
-            change = before[:, None] - score
-            explained = sum(
-                (t * repeated(v, copies, rows_together=True)).reshape(rows, copies, -1).sum(2)
+            rises.append((before[:, None] - score).double())
+            parts = [
+                (t * repeated(v, copies, rows_together=True)).double().reshape(rows, copies, -1).sum(2)
                 for t, v in zip(taken, values, strict=True)
-            )
-            found = (explained * explained, explained * change, change * change)
-            sums = [total + part.sum(1) for total, part in zip(sums, found, strict=True)]
-    own, mixed, other = (total / n_perturb_samples for total in sums)
-    if not normalize:
-        return own - 2 * mixed + other
-    scale = torch.where(own == 0, torch.ones_like(own), mixed / torch.where(own == 0, torch.ones_like(own), own))
-    return scale**2 * own - 2 * scale * mixed + other
+            ]
+            guesses.append(torch.stack(parts).sum(0))
+    return squared_error(torch.cat(guesses, 1), torch.cat(rises, 1), normalize).to(before.dtype)
 
 
 def default_perturb_func(inputs: Any, perturb_radius: float = 0.02) -> Any:
