@@ -24,7 +24,7 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "positive; set_bias_to_zero has no effect here.",
     ),
     (
-        "GuidedBackprop, Deconvolution",
+        "GuidedBackprop, GuidedGradCam, Deconvolution",
         "Every rectifier is treated, whatever its spelling; smooth activations by their derivative.",
         "Captum treats nn.ReLU modules alone.",
     ),
