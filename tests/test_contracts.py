@@ -202,11 +202,7 @@ def test_half_precision_models_work(method: str, dtype: torch.dtype, name: str) 
     assert a.raw.dtype == dtype
     assert bool(torch.isfinite(a.raw).all())
     flat, true = a.raw.double().flatten(), exact.raw.flatten()
-    if method in (
-        "occlusion",
-        "leave_one_out",
-        "permutation",
-    ):  # a difference of two scores, each rounded to this dtype
+    if method in ("occlusion", "leave_one_out", "permutation"):  # a difference of two scores, rounded to this dtype
         rounding = torch.finfo(dtype).eps * float(exact.output_value.abs().max())
         assert float((flat - true).abs().max()) <= 2 * rounding
         return

@@ -62,7 +62,7 @@ def test_it_says_what_this_version_says() -> None:
     model, x = the_model()
     before = whence.Attribution.load(FOLDER / "tensor.safetensors")
     now = whence.explain(model, x, method="integrated_gradients", target=1)
-    assert torch.allclose(before.values, now.values, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(before.values, now.values, atol=float(before.gap.max()))  # the less exact of the two
     assert torch.equal(before.target, now.target)
 
 

@@ -49,7 +49,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "beside a float layer": Beside,
     "an LSTM": Recurrent,
 }
-RUNS = ("leave_one_out", "occlusion", "shapley", "kernel_shap", "lime", "random")
+RUNS = ("leave_one_out", "occlusion", "permutation", "shapley", "kernel_shap", "lime", "random")
 PROPAGATES = [name for name, entry in whence.methods.items() if name not in RUNS and "needs" not in entry.facts]
 
 

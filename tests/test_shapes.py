@@ -79,8 +79,9 @@ class Output(NamedTuple):
 def test_named_tuples_scalars_and_integers_as_outputs() -> None:
     a = explain(lambda x: Output(x, x @ W[:, :3]), target=2)
     close(a.values, W[:, 2].expand(3, 4), 1e-12)
-    for bad in (lambda x: x.sum(), lambda x: x > 0, lambda x: x.long()):
-        with pytest.raises(whence.ModelError, match="no tensor of scores"):
+    for bad, why in ((lambda x: x.sum(), "one score for all 3 rows"), (lambda x: x > 0, "no tensor of scores"),
+                     (lambda x: x.long(), "no tensor of scores")):  # fmt: skip
+        with pytest.raises(whence.WhenceError, match=why):
             explain(bad)
 
 

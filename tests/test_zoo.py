@@ -304,7 +304,7 @@ def test_rows_of_the_questions_alone_and_in_a_batch_by_every_method():
     model = whence.load("zoo:questions")
     long = "Who was the man that painted the ceiling of the Sistine Chapel in Rome a long time ago?"
     for name, entry in whence.methods.items():
-        if "needs" in entry.facts:
+        if "needs" in entry.facts or entry.facts.get("permutes"):  # the latter has no answer for a row alone
             continue
         both = whence.explain(model, ["Why?", long], method=name)[0].values
         torch.testing.assert_close(

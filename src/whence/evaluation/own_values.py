@@ -93,10 +93,10 @@ class _Numbers:
         self.x, self.generator = x, generator
 
     def randn(self) -> Tensor:
-        return self._like(torch.randn(self.x.shape[1:], generator=self.generator, dtype=torch.float64))
+        return self._like(torch.randn(self.x.shape[1:], generator=self.generator, dtype=torch.float64, device="cpu"))
 
     def rand(self) -> Tensor:
-        return self._like(torch.rand(self.x.shape[1:], generator=self.generator, dtype=torch.float64))
+        return self._like(torch.rand(self.x.shape[1:], generator=self.generator, dtype=torch.float64, device="cpu"))
 
     def _like(self, numbers: Tensor) -> Tensor:
         return numbers.to(self.x).expand_as(self.x)

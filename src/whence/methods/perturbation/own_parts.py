@@ -70,12 +70,12 @@ class Own:
 
     def fitted(self, z: Tensor, v: Tensor, weights: Tensor) -> Tensor:
         """The coefficients (rows, n, k) of copies of the user's model, for scores v (rows, m, k)."""
-        features, found = z.double().numpy(), torch.empty(len(v), z.shape[1], v.shape[2], dtype=torch.float64)
+        features, found = z.double().numpy(), z.new_empty((len(v), z.shape[1], v.shape[2]), dtype=torch.float64)
         for row in range(len(v)):
             for k in range(v.shape[2]):
                 model = copy.deepcopy(self.regressor)
                 model.fit(features, v[row, :, k].numpy(), sample_weight=weights[row].numpy())
-                coefficients = torch.as_tensor(getattr(model, "coef_", ()), dtype=torch.float64).flatten()
+                coefficients = torch.as_tensor(getattr(model, "coef_", ()), dtype=torch.float64, device="cpu").flatten()
                 if len(coefficients) != z.shape[1]:
                     raise ParameterError(
                         f"lime: regressor= has {len(coefficients)} coefficients after its fit, not {z.shape[1]}.\n"

@@ -136,7 +136,9 @@ def train(seed: int, checkpoint: Path | None = None) -> Trained:
 def _loss(taught: Any, shown: Mosaics, kept: int, draw: torch.Generator) -> Tensor:
     model = taught["model"]
     wanted = _of_patches(shown)
-    first = torch.rand(wanted.shape, generator=draw) + (wanted != NOTHING)  # patches with something of an item
+    first = torch.rand(wanted.shape, generator=draw, device="cpu") + (
+        wanted != NOTHING
+    )  # patches with something of an item
     which = first.argsort(1, descending=True)[:, :kept]
     states = _states(model, Gray(SIDE).normalised(shown.images), which)
     of_image = F.cross_entropy(model.classifier(states[:, 0]), _of_image(shown.classes))
@@ -199,7 +201,7 @@ def shipped() -> Mosaics:
 
     folder = zoo.FOLDER / "mosaic-vit"
     images, masks = (_tiles(np.asarray(Image.open(folder / name))) for name in ("mosaics.png", "masks.png"))
-    classes = torch.tensor(json.loads((folder / "classes.json").read_text(encoding="utf-8")))
+    classes = torch.tensor(json.loads((folder / "classes.json").read_text(encoding="utf-8")), device="cpu")
     return Mosaics(images[:, None], classes, torch.stack([masks == _LEVEL, masks == 2 * _LEVEL], 1))
 
 
@@ -227,7 +229,7 @@ def _sheet(pixels: Tensor) -> Tensor:
 
 
 def _tiles(sheet: np.ndarray[Any, Any]) -> Tensor:
-    return torch.tensor(sheet).view(8, SIDE, 8, SIDE).permute(0, 2, 1, 3).reshape(SHIPPED, SIDE, SIDE)
+    return torch.tensor(sheet, device="cpu").view(8, SIDE, 8, SIDE).permute(0, 2, 1, 3).reshape(SHIPPED, SIDE, SIDE)
 
 
 EXAMPLES = [*(f"one-{i}.png" for i in range(5)), *(f"two-{i}.png" for i in range(5))]
