@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import whence.captum
-from tests.captum.support import BOTH, check_same, draw, models
+from tests.support.captum import BOTH, check_same, draw, models
 from whence.captum import embeddings, helpers
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import whence.captum
-from tests.captum.support import BOTH, draw, models
+from tests.support.captum import BOTH, draw, models
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X = draw(2, 3)

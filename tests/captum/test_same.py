@@ -13,7 +13,7 @@ from captum.testing.attr.helpers.test_config import config
 from torch import Tensor
 
 import whence.captum
-from tests.captum.support import BOTH, check_same, draw, models
+from tests.support.captum import BOTH, check_same, draw, models
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Captum's own, and random models whose parts cancel
 

@@ -77,7 +77,7 @@ def fitting(baselines: Any, inputs: Tensors, *, any_rows: bool = False) -> tuple
 def filled(baselines: Any, inputs: Tensors) -> Tensors:
     """Baselines as tensors like the inputs."""
     return tuple(
-        (b.detach().to(x) if isinstance(b, Tensor) else torch.as_tensor(b).to(x)).expand_as(x)
+        (b.detach().to(x) if isinstance(b, Tensor) else torch.as_tensor(b, device="cpu").to(x)).expand_as(x)
         for b, x in zip(fitting(baselines, inputs), inputs, strict=True)
     )
 
@@ -120,7 +120,7 @@ def read_target(target: Any) -> tuple[Any, ...] | Tensor | None:
         len(depths) == 1 and 0 not in depths and len({type(item) for item in target}) == 1,
         f"The targets {target!r} are not valid.\n  Give a list of ints, or of tuples of one length.",
     )
-    return torch.tensor(target).reshape(len(target), -1)
+    return torch.tensor(target, device="cpu").reshape(len(target), -1)
 
 
 def select(output: Any, target: tuple[Any, ...] | Tensor | None) -> Tensor:
@@ -148,7 +148,7 @@ def numbers(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     check(isinstance(output, int | float), f"The forward function gave {type(output)}.\n  It must give a tensor.")
-    return torch.tensor(output, dtype=torch.float64 if isinstance(output, float) else None)
+    return torch.tensor(output, dtype=torch.float64 if isinstance(output, float) else None, device="cpu")
 
 
 def more_targets(target: Any, times: int, *, rows_together: bool = False) -> Any:

@@ -64,7 +64,7 @@ class DataLoaderAttribution(Attribution):
         try:
             shown = {"show_progress": True} if show_progress else {}
             values = self.attr_method.attribute(
-                torch.ones(1, features.count),
+                torch.ones(1, features.count, device="cpu"),
                 baselines=0,
                 perturbations_per_eval=perturbations_per_pass,
                 **shown,

@@ -128,12 +128,13 @@ def by_feature(
     )
     n, k = view.features.count, view.first.numel()
     if n == 0 or k == 0:
-        return torch.zeros(k, n)
+        return torch.zeros(k, n, device="cpu")
     like = view.first if view.first.is_floating_point() else view.first.double()
-    seed = int(torch.randint(2**31, ()))
+    seed = int(torch.randint(2**31, (), device="cpu"))
     with _progress(view, show, title, -(-runs // per_eval) + 1), own_errors():
         answer = explain(
             view, torch.ones(1, n, dtype=like.dtype, device=like.device), method=method,
-            target=torch.arange(k)[None], baseline=0.0, batch_size=per_eval, progress=False, seed=seed, **params,
+            target=torch.arange(k, device="cpu")[None], baseline=0.0, batch_size=per_eval, progress=False, seed=seed,
+            **params,
         )  # fmt: skip
     return answer.raw[0]

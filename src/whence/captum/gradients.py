@@ -145,7 +145,7 @@ def drawn(xs: tuple[Tensor, ...], background: tuple[Tensor, ...], samples: int, 
     rows = len(xs[0]) * samples
     deviations = stdevs if isinstance(stdevs, tuple) else (stdevs,) * len(xs)
     check(len(deviations) == len(xs), f"There are {len(deviations)} stdevs for {len(xs)} inputs.")
-    which, share = torch.randint(len(background[0]), (rows,)), torch.rand(rows)
+    which, share = torch.randint(len(background[0]), (rows,), device="cpu"), torch.rand(rows, device="cpu")
     ends: list[Tensor] = []
     starts: list[Tensor] = []
     points: list[Tensor] = []
@@ -293,5 +293,5 @@ class GuidedGradCam(GradientAttribution):
         for x, signal in zip(xs, guided, strict=True):
             fits = x.dim() == cam.dim() and x.dim() > 2
             stretched = LayerAttribution.interpolate(cam, tuple(x.shape[2:]), interpolate_mode) if fits else None
-            values.append(signal * stretched if stretched is not None else torch.empty(0))
+            values.append(signal * stretched if stretched is not None else torch.empty(0, device="cpu"))
         return like(values, inputs)

@@ -207,7 +207,9 @@ def _perturb_inputs(inputs: Any, input_roles: Any, baselines: Any, perturbation_
         if role == InputRole.need_attr:
             mask, start = perturbation_mask[number], baselines[number]
             number += 1
-            item = item if mask is None else torch.where(mask.bool(), item, torch.as_tensor(start).to(item))
+            item = (
+                item if mask is None else torch.where(mask.bool(), item, torch.as_tensor(start, device="cpu").to(item))
+            )
         made.append(item)
     return tuple(made)
 
@@ -232,7 +234,7 @@ def _shape_feature_mask(feature_mask: Tensors, inputs: Tensors) -> Tensors:
 def _perm_generator(num_features: int, num_samples: int) -> Iterator[list[int]]:
     """Random orders of features."""
     for _ in range(num_samples):
-        yield torch.randperm(num_features).tolist()
+        yield torch.randperm(num_features, device="cpu").tolist()
 
 
 def _all_perm_generator(num_features: int, num_samples: int) -> Iterator[tuple[int, ...]]:
@@ -268,7 +270,7 @@ class InputBaselineXGradient(GradientAttribution):
     ) -> Any:  # fmt: skip
         xs, args = tuple(map(floating, as_tuple(inputs))), arguments(additional_forward_args)
         starts = filled(baselines, xs)
-        share = torch.rand(len(xs[0]))
+        share = torch.rand(len(xs[0]), device="cpu")
         points = tuple(
             s + share.to(x).view(-1, *[1] * (x.dim() - 1)) * (x - s) for x, s in zip(xs, starts, strict=True)
         )

@@ -43,7 +43,7 @@ class TextTokenInput(InterpretableInput):
         if skip_tokens:
             if isinstance(skip_tokens[0], str):
                 self.skip_tokens = tokenizer.convert_tokens_to_ids(skip_tokens)
-            self.itp_mask = ~torch.isin(self.inp_tensor, torch.tensor(self.skip_tokens))
+            self.itp_mask = ~torch.isin(self.inp_tensor, torch.tensor(self.skip_tokens, device=self.inp_tensor.device))
             self.itp_tensor = self.inp_tensor[self.itp_mask][None]
         self.values = tokenizer.convert_ids_to_tokens(self.itp_tensor[0].tolist())
         self.n_itp_features = len(self.values)
@@ -98,7 +98,7 @@ class TextTemplateInput(InterpretableInput):
         return [given[key] for key in self.dict_keys]
 
     def to_tensor(self) -> Tensor:
-        return torch.ones(1, self.n_itp_features)
+        return torch.ones(1, self.n_itp_features, device="cpu")
 
     def to_model_input(self, perturbed_tensor: Tensor | None = None) -> str:
         values = list(self.values)
@@ -133,7 +133,7 @@ class ImageMaskInput(InterpretableInput):
         self.image, self.baseline, self.processor_fn = image, baseline, processor_fn
         self.mask, self.mask_list = mask, mask_list
         if mask_list is None:
-            whole = torch.zeros(size, dtype=torch.long) if mask is None else mask
+            whole = torch.zeros(size, dtype=torch.long, device="cpu") if mask is None else mask
             check(tuple(whole.shape) == size, f"The mask has the shape {tuple(whole.shape)}, the image {size}.")
             self.regions = [whole == number for number in whole.unique().tolist()]
         else:
@@ -149,7 +149,7 @@ class ImageMaskInput(InterpretableInput):
         return self.regions
 
     def to_tensor(self) -> Tensor:
-        return torch.ones(1, self.n_itp_features)
+        return torch.ones(1, self.n_itp_features, device="cpu")
 
     def to_model_input(self, perturbed_tensor: Tensor | None = None) -> Any:
         if perturbed_tensor is None:
@@ -174,7 +174,7 @@ class ImageMaskInput(InterpretableInput):
 
         figure, axes = plt.subplots()
         axes.imshow(self.image)
-        numbered = torch.zeros(self.regions[0].shape)
+        numbered = torch.zeros(self.regions[0].shape, device="cpu")
         for number, region in enumerate(self.regions, 1):
             numbered[region] = number
         shown = axes.imshow(numbered, alpha=0.4, cmap="tab20")

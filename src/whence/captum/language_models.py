@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -28,9 +29,9 @@ class LLMAttributionResult:
         output_probs: Any = None, inp: InterpretableInput | None = None,
     ) -> None:  # fmt: skip
         self.input_tokens, self.output_tokens, self.inp = input_tokens, output_tokens, inp
-        self._seq_attr = torch.as_tensor(seq_attr)
-        self._token_attr = None if token_attr is None else torch.as_tensor(token_attr)
-        self._output_probs = None if output_probs is None else torch.as_tensor(output_probs)
+        self._seq_attr = _tensor(seq_attr)
+        self._token_attr = None if token_attr is None else _tensor(token_attr)
+        self._output_probs = None if output_probs is None else _tensor(output_probs)
 
     @property
     def seq_attr(self) -> Tensor:
@@ -99,12 +100,15 @@ def _table(values: Tensor, columns: list[str], rows: list[str], show: bool) -> A
     drawn = axes.imshow(values, cmap="coolwarm", vmin=-most, vmax=most, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=60)
     axes.set_yticks(range(len(rows)), rows)
-    for (i, j), value in zip(torch.cartesian_prod(torch.arange(len(rows)), torch.arange(len(columns))).tolist(),
-                             values.flatten().tolist(), strict=True):  # fmt: skip
+    for (i, j), value in zip(product(range(len(rows)), range(len(columns))), values.flatten().tolist(), strict=True):
         axes.text(j, i, f"{value:.4f}", ha="center", va="center", fontsize=7)
     figure.colorbar(drawn, ax=axes)
     figure.tight_layout()
     return _shown(plt, figure, axes, show)
+
+
+def _tensor(given: Any) -> Tensor:
+    return given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
 
 
 def _shown(plt: Any, figure: Any, axes: Any, show: bool) -> Any:
@@ -150,7 +154,7 @@ class BaseLLMAttribution(Attribution):
             return made[0][ids.shape[1] :]
         check(gen_args is None, "gen_args is for generating an answer, but a target was given.")
         if isinstance(target, str):
-            return torch.tensor(self.tokenizer.encode(target, add_special_tokens=False)).to(self.device)
+            return torch.tensor(self.tokenizer.encode(target, add_special_tokens=False), device="cpu").to(self.device)
         check(isinstance(target, Tensor), f"The target is {type(target)}.\n  Give a string or a tensor of ids.")
         return target.reshape(-1).to(self.device)
 
@@ -232,7 +236,7 @@ class LLMAttribution(BaseLLMAttribution):
             rows = [self._scores(inp, row[None], answer, _inspect_forward, read) for row in present]
             return torch.stack(rows) if per_token else torch.stack(rows)[:, 0]
 
-        plain, total = self.attr_method.forward_func, torch.zeros(())
+        plain, total = self.attr_method.forward_func, torch.zeros((), device="cpu")
         self.attr_method.forward_func = scores
         try:
             for _ in range(num_trials):
@@ -337,7 +341,7 @@ class RemoteLLMAttribution(LLMAttribution):
 
     def _scores(self, inp: InterpretableInput, present: Tensor, answer: Tensor, tell: Any, read: Any) -> Tensor:
         prompt, text = self._text(inp.to_model_input(present)), self.tokenizer.decode(answer)
-        logs = torch.tensor(self.provider.get_logprobs(prompt, text, self.tokenizer))
+        logs = torch.tensor(self.provider.get_logprobs(prompt, text, self.tokenizer), device="cpu")
         check(len(logs) == len(answer), f"The provider gave {len(logs)} numbers for {len(answer)} tokens.")
         if tell is not None:
             tell(prompt, text, logs.tolist())

@@ -103,5 +103,5 @@ def _with_rows(value: Any, rows: int, copies: int, draw: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
     if draw:
-        return value[torch.randint(len(value), (rows * copies,))]
+        return value[torch.randint(len(value), (rows * copies,), device="cpu")]
     return repeated(value, copies, rows_together=True) if len(value) == rows and rows > 1 else value

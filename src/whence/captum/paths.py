@@ -84,7 +84,11 @@ class Integral:
         for first, found in at_points(alphas, work, xs, starts, args, target, batch_size):
             for i, value in enumerate(found):
                 steps = value.unflatten(0, (-1, len(xs[0])))
-                w = torch.tensor(weights[first : first + len(steps)]).to(steps).view(-1, *[1] * value.dim())
+                w = (
+                    torch.tensor(weights[first : first + len(steps)], device="cpu")
+                    .to(steps)
+                    .view(-1, *[1] * value.dim())
+                )
                 part = (steps * w).sum(0)
                 sums[i : i + 1] = [part + sums[i] if i < len(sums) else part]
         return tuple(sums)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from whence.captum.base import GradientAttribution, LayerAttribution, row_sums
 from whence.captum.calls import Tensors, arguments, as_tuple, like, read_target, select
 from whence.captum.views import FromLayer, Scores, explained, read_layer
+from whence.util.terminal import say
 
 
 class PropagationRule:
@@ -118,7 +119,7 @@ class LRP(GradientAttribution):
         for path, module in self.model.named_modules():
             if not list(module.children()):
                 given = getattr(module, "rule", None)
-                print(f"{path or 'model'} ({type(module).__name__}): {type(given or EpsilonRule()).__name__}")
+                say(f"{path or 'model'} ({type(module).__name__}): {type(given or EpsilonRule()).__name__}")
 
 
 def _of_captum(rule: Any) -> Any:

@@ -191,7 +191,7 @@ class Summarizer:
             "The summarizer was updated with a tensor before, and a tuple now, or with tuples of two lengths.",
         )
         for part, value in zip(self._parts, parts, strict=True):
-            part.update(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float))
+            part.update(value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float, device="cpu"))
 
     def _new(self) -> SummarizerSingleTensor:
         return SummarizerSingleTensor(copy.deepcopy(self._asked), list(range(len(self._asked))))

@@ -43,10 +43,10 @@ class SkLearnLinearModel:
 
     def representation(self) -> Tensor:
         """The coefficients, (1, n)."""
-        return torch.as_tensor(self.fitted.coef_).reshape(1, -1)
+        return torch.as_tensor(self.fitted.coef_, device="cpu").reshape(1, -1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.fitted.predict(x.double().numpy()))
+        return torch.as_tensor(self.fitted.predict(x.double().numpy()), device="cpu")
 
 
 def get_exp_kernel_similarity_function(distance_mode: str = "cosine", kernel_width: float = 1.0) -> Any:
@@ -289,17 +289,17 @@ class KernelShap(Lime):
     def kernel_shap_similarity_kernel(self, _: Any, __: Any, interpretable_sample: Tensor, **kwargs: Any) -> Tensor:
         """The weight of a sample that is drawn by the kernel; nobody and everybody weigh so much that they hold."""
         some, all_of_them = int(interpretable_sample.sum()), kwargs["num_interp_features"]
-        return torch.tensor([1.0 if 0 < some < all_of_them else 1e6])
+        return torch.tensor([1.0 if 0 < some < all_of_them else 1e6], device="cpu")
 
     def kernel_shap_perturb_generator(self, original_inp: Any, **kwargs: Any) -> Iterator[Tensor]:
         """Everybody, nobody, then coalitions by the kernel's distribution over their sizes."""
         n, device = kwargs["num_interp_features"], as_tuple(original_inp)[0].device
         yield torch.ones(1, n, dtype=torch.long, device=device)
         yield torch.zeros(1, n, dtype=torch.long, device=device)
-        sizes = torch.arange(1, n, dtype=torch.double)
+        sizes = torch.arange(1, n, dtype=torch.double, device="cpu")
         kernel = (n - 1) / (sizes * (n - sizes))
         while True:
             size = 1 + int(torch.multinomial(kernel, 1))
             sample = torch.zeros(1, n, dtype=torch.long, device=device)
-            sample[0, torch.randperm(n)[:size]] = 1
+            sample[0, torch.randperm(n, device="cpu")[:size]] = 1
             yield sample
