@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := src tests benchmarks examples reproductions docs
 EXAMPLES := object_recognition question_classification translation molecules attention_erasure
+CAPTUM := image_classification question_answering visual_questions tabular_regression recommendation
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: demo test test-all oracles check format table bench families examples reproduce clean
@@ -41,8 +42,8 @@ families: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.families --out docs/families.md
 
 examples: $(VENV)/.dev  # what each needs and found: examples/README.md
-	mkdir -p examples/out
-	for script in $(EXAMPLES); do \
+	mkdir -p examples/out/captum
+	for script in $(EXAMPLES) $(CAPTUM:%=captum/%); do \
 	  $(BIN)/python examples/$$script.py --out examples/out/$$script.png || exit 1; done
 
 reproduce: $(VENV)/.dev $(VENV)/.models  # NAME=… [QUICK=1]; what there is: reproductions/README.md
