@@ -199,8 +199,9 @@ def test_random_methods_come_to_the_same_mean() -> None:
         assert float((ours - theirs).abs().max()) < 0.02, name
 
 
+@pytest.mark.parametrize("at_once", [None, 3])
 @pytest.mark.parametrize("kind", ["smoothgrad", "smoothgrad_sq", "vargrad"])
-def test_noise_tunnel_draws_as_captum(kind: str) -> None:
+def test_noise_tunnel_draws_as_captum(kind: str, at_once: int | None) -> None:
     found = []
     for package in BOTH:
         torch.manual_seed(0)
@@ -210,6 +211,7 @@ def test_noise_tunnel_draws_as_captum(kind: str) -> None:
                 (X, Y),
                 nt_type=kind,
                 nt_samples=4,
+                nt_samples_batch_size=at_once,
                 stdevs=(0.1, 0.2),
                 target=[0, 1],
                 n_steps=5,
@@ -218,6 +220,13 @@ def test_noise_tunnel_draws_as_captum(kind: str) -> None:
         )
     check_same(found[1], found[0])
     assert found[1][1].shape == (8,)
+
+
+@pytest.mark.parametrize("name", ["Saliency", "IntegratedGradients", "DeepLift", "LRP", "FeatureAblation"])
+def test_what_is_not_random_draws_nothing(name: str) -> None:
+    dense, before = models()["dense"], torch.get_rng_state()
+    getattr(whence.captum, name)(dense).attribute(X, target=1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_lists_of_layers() -> None:

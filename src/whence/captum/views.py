@@ -88,7 +88,7 @@ def explained(
         with own_errors():
             answer = explain(
                 view, (*values, *view.beside), method=method, wrt=names, batch_size=batch_size, progress=False,
-                seed=int(torch.randint(2**31, (), device="cpu")), baseline=given, **params,
+                baseline=given, **params,
             )  # fmt: skip
     except IndependentError as error:
         if (grad_kwargs or {}).keys() & {"allow_unused", "materialize_grads"}:
