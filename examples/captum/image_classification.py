@@ -1,6 +1,6 @@
 """What is an image recognised by? The zoo's Fashion-MNIST network, with Captum's classes.
 
-Gradients, integrals, occlusion and Grad-CAM of the predicted class, for the zoo's ten images.
+Gradients, integrals, occlusion and Grad-CAM of the predicted class, for six of the zoo's images.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from PIL import Image
 
 import whence
 
-SHOWN = (0, 3, 5)  # the rows in the picture
+EXPLAINED, SHOWN = 6, (0, 3, 5)  # images; those in the picture
 
 
 def prepare() -> tuple[Any, ...]:
     zoo = whence.load("zoo:fashion-cnn")
-    images = zoo.processor([Image.open(path) for path in zoo.examples])["pixel_values"].double()  # (10, 1, 28, 28)
+    opened = [Image.open(path) for path in zoo.examples[:EXPLAINED]]
+    images = zoo.processor(opened)["pixel_values"].double()  # (6, 1, 28, 28)
     model = zoo.model.double()
     with torch.no_grad():
         classes = model(images).argmax(1)
@@ -50,8 +51,9 @@ def attribute(package: str, model: Any, images: torch.Tensor, classes: torch.Ten
     yield "IntegratedGradients", values, delta
 
     smooth = NoiseTunnel(integrated).attribute(
-        images, nt_type="smoothgrad_sq", nt_samples=6, stdevs=0.1, baselines=black, target=classes, n_steps=12
-    )
+        images, nt_type="smoothgrad_sq", nt_samples=6, nt_samples_batch_size=2, stdevs=0.1, baselines=black,
+        target=classes, n_steps=12,
+    )  # fmt: skip
     yield "NoiseTunnel(IntegratedGradients)", smooth
 
     grey = torch.cat([black[:1], torch.zeros_like(images[:1])])  # a distribution of two
@@ -60,13 +62,11 @@ def attribute(package: str, model: Any, images: torch.Tensor, classes: torch.Ten
 
     occluded = Occlusion(model).attribute(
         images, sliding_window_shapes=(1, 6, 6), strides=(1, 2, 2), baselines=float(images.min()), target=classes,
-        perturbations_per_eval=16,
+        perturbations_per_eval=4,
     )  # fmt: skip
     yield "Occlusion", occluded
 
-    lifted, delta = DeepLift(model).attribute(
-        images, baselines=black, target=classes, return_convergence_delta=True
-    )  # fmt: skip
+    lifted, delta = DeepLift(model).attribute(images, baselines=black, target=classes, return_convergence_delta=True)
     yield "DeepLift", lifted, delta
 
     last = model.convolutions[8]  # the last convolution, rectified
