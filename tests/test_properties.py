@@ -287,7 +287,8 @@ def test_a_transformer_gives_a_full_table() -> None:
     )  # fmt: skip
     ids = torch.tensor([[2, 5, 9, 3], [2, 7, 3, 0]])
     model = BertForSequenceClassification(config).eval()
-    methods = {n: FEWER.get(n) for n, entry in whence.methods.items() if entry.facts.get("needs") != "maps"}
+    fit = [n for n, entry in whence.methods.items() if entry.facts.get("needs") != "maps"]
+    methods = {n: FEWER.get(n) for n in fit if not whence.methods[n].facts.get("permutes")}
     inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     table = whence.axioms(model, inputs, methods=methods, features=2)
     assert table.methods == tuple(methods)
@@ -304,7 +305,8 @@ def test_a_convolutional_network_gives_a_full_table() -> None:
     names = {name: FEWER.get(name) for name in whence.methods}
     table = whence.axioms(model, images[:1], methods=names, features=2)
     unread = {m for (m, _), cell in table.items() if cell.verdict == "–"}
-    needy = {m for m in names if whence.methods[m].facts.get("needs") is not None}
+    facts = {m: whence.methods[m].facts for m in names}
+    needy = {m for m in names if facts[m].get("needs") is not None or facts[m].get("permutes")}
     assert unread == needy  # attention, which there is not; or one input, beside which a feature stands idle
     assert table["gradient", "implementation_invariance"].verdict == "yes"
     assert table["deeplift", "implementation_invariance"].verdict == "no"

@@ -68,6 +68,8 @@ def axioms(
 
 def _runs(ask: Asker) -> str:
     """Why a method gives no answer for this model at all, or nothing."""
+    if ask.facts.get("permutes"):
+        return "its values of a row depend on the rows beside it; the properties are about one row"
     try:
         ask.rows()
     except Exception as error:

@@ -35,7 +35,7 @@ def refined(wide: Subject, paths: Paths, goal: Goal, starts: Starts) -> list[Sta
     with bar(wide.rows, wide.progress, wide.method) as count:
         pieces = _by_chords(wide, paths, goal, starts, count) if kinked and _has_chords(wide, goal) else {}
         paid = {row: pieces[row].evaluations if pieces else 0 for row in range(wide.rows)}
-        eager = wide.record.bytes_per_row < _QUICK
+        eager = _size(wide, unknown=_QUICK) < _QUICK
         points: dict[int, State | Doubled] = {}
         for row in (row for row in range(wide.rows) if row not in pieces or pieces[row].broken):
             if eager and not kinked and Doubled.affordable(len(paths.weights), goal.max_steps):
@@ -47,6 +47,12 @@ def refined(wide: Subject, paths: Paths, goal: Goal, starts: Starts) -> list[Sta
     return [points.get(row) or pieces[row] for row in range(wide.rows)]
 
 
+def _size(wide: Subject, unknown: float) -> float:
+    """Bytes of a row; unknown where rows may be padded, as what a row gets must not hang on the rows beside it."""
+    padded = "attention_mask" in wide.inputs or "ids" in wide.input_roles.values() or "ids" in wide.roles.values()
+    return unknown if padded else wide.record.bytes_per_row
+
+
 def _has_chords(wide: Subject, goal: Goal) -> bool:
     """Whether there are chords for every op that a first pass has met; `Pieces.broken` says where they were wrong."""
     record = wide.record
@@ -56,7 +62,7 @@ def _has_chords(wide: Subject, goal: Goal) -> bool:
 
 
 def _by_chords(wide: Subject, paths: Paths, goal: Goal, starts: Starts, count: Count) -> dict[int, Pieces]:
-    pieces, margin = _SMALL if wide.record.bytes_per_row < _FEW else _LARGE
+    pieces, margin = _SMALL if _size(wide, unknown=0) < _FEW else _LARGE
     pieces = round(pieces * max(1.0, (_USUAL / goal.reach) ** 0.5))  # a finer answer needs to see kinks closer together
     first = Pieces(paths.weights, goal.max_steps, pieces, margin, shortest_pass(wide))
     if not first.affordable:
