@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import whence.captum
-from tests.support.captum import BOTH, draw, models
+from tests.support.captum import BOTH, check_same, draw, models
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X = draw(2, 3)
@@ -32,6 +32,12 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "targets in two dimensions": lambda c, m: c.Saliency(m).attribute(X, target=torch.tensor([[0], [1]])),
     "a target by name": lambda c, m: c.Saliency(m).attribute(X, target="cat"),
     "floating targets": lambda c, m: c.Saliency(m).attribute(X, target=[0.5, 1.0]),
+    "one step": lambda c, m: c.IntegratedGradients(m).attribute(X, target=0, method="riemann_left", n_steps=1),
+    "half a step": lambda c, m: c.IntegratedGradients(m).attribute(X, target=0, n_steps=2.5),
+    "a layer that is none": lambda c, m: c.LayerGradCam(m, None).attribute(X, target=0),
+    "a mask of another shape": lambda c, m: c.ShapleyValues(m).attribute(
+        X, target=0, feature_mask=torch.zeros(1, 5, dtype=torch.long)
+    ),
     "no such rule": lambda c, m: c.IntegratedGradients(m).attribute(X, target=0, method="simpson"),
     "baselines of other rows": lambda c, m: c.IntegratedGradients(m).attribute(X, torch.zeros(3, 3), target=0),
     "too many baselines": lambda c, m: c.IntegratedGradients(m).attribute(X, (0, 0), target=0),
@@ -73,6 +79,46 @@ def test_the_same_kind_of_error(what: str) -> None:
             REFUSED[what](package, models()["dense"])
         kinds.append(caught.type)
     assert kinds[0] is kinds[1]
+
+
+UNCLEAR: dict[str, tuple[Callable[[Any, Any], Any], str]] = {  # Captum's errors come from somewhere else, or never
+    "no inputs": (lambda c, m: c.Saliency(m).attribute((), target=0), "empty tuple"),
+    "a dict as output": (lambda c, m: c.Saliency(lambda x: {"logits": m(x)}).attribute(X, target=0), "picks one"),
+    "a list as layer": (lambda c, m: c.LayerConductance(m, [m[0]]).attribute(X, target=0), "Give an nn.Module"),
+    "no stride": (lambda c, m: c.Occlusion(m).attribute(X, (2,), (0,), target=0), "below 1"),
+    "no noise": (lambda c, m: c.NoiseTunnel(c.Saliency(m)).attribute(X, nt_samples=0, target=0), "nt_samples=0"),
+    "samples backwards": (lambda c, m: c.Lime(m).attribute(X, target=0, perturbations_per_eval=-1), "at least 1"),
+}
+
+
+@pytest.mark.parametrize("what", UNCLEAR)
+def test_errors_say_the_fact_and_the_way_out(what: str) -> None:
+    call, says = UNCLEAR[what]
+    with pytest.raises((AssertionError, TypeError), match=says):
+        call(whence.captum, models()["dense"])
+
+
+TRAINED = {
+    "IntegratedGradients": {"return_convergence_delta": True}, "DeepLift": {"return_convergence_delta": True},
+    "LRP": {}, "FeatureAblation": {}, "Occlusion": {"sliding_window_shapes": (1,)}, "ShapleyValues": {}, "Lime": {},
+    "LayerDeepLift": {}, "LayerConductance": {}, "LayerFeatureAblation": {}, "LayerActivation": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_models_in_train_mode_are_explained_in_eval_mode_and_not_trained(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    options = TRAINED[name] | ({} if name == "LayerActivation" else {"target": 1})
+    found = []
+    for mode in (True, False):
+        made = getattr(whence.captum, name)(model.train(mode), *([model[2]] if name.startswith("Layer") else []))
+        torch.manual_seed(1)
+        found.append(made.attribute(X, **options))
+        assert model[1].training is mode
+    check_same(found[0], found[1], 0.0)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 def test_errors_of_a_model_are_its_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from captum.testing.attr.helpers.gen_test_utils import get_target_layer, parse_test_config
 from captum.testing.attr.helpers.test_config import config
-from torch import Tensor
+from torch import Tensor, nn
 
 import whence.captum
 from tests.support.captum import BOTH, check_same, draw, models
@@ -49,7 +49,9 @@ def inputs_by_gradients() -> list[Case]:
     for method in METHODS:
         options = {"target": 1, "n_steps": 7, "method": method, "return_convergence_delta": True}
         cases.append(("IntegratedGradients", "dense", None, (X, draw(2, 3) + 1), options))
-        cases.append(("IntegratedGradients", "two", None, ((X, Y), (0, Y[:1])), {**options, "internal_batch_size": 4}))
+        for rows in (0, 4):
+            sized = {**options, "internal_batch_size": rows}
+            cases.append(("IntegratedGradients", "two", None, ((X, Y), (0, Y[:1])), sized))
     cases += [
         ("Saliency", "dense", None, (X,), {"target": 1, "abs": False}),
         ("DeepLift", "dense", None, (X, MANY[:1]), {"target": 1, "return_convergence_delta": True}),
@@ -78,6 +80,7 @@ def layers_and_neurons() -> list[Case]:
         ("NeuronDeepLiftShap", "dense", "0", (X, 1, MANY), {}),
         ("NeuronConductance", "two", "relu", ((X, Y), 2), {"target": [0, 1], "internal_batch_size": 4}),
         ("NeuronGradient", "dense", "0", (X, (slice(0, 2),)), {}),
+        ("NeuronGradient", "dense", "0", (X, [1]), {}),
         ("NeuronConductance", "pictures", "conv", (PICTURE, (0, slice(0, 2), slice(1, 3))), {"target": 1}),
         ("NeuronGradient", "pairs", "pair", (X, lambda both: both[0].sum(1) + both[1][:, 0]), {}),
     ]
@@ -122,6 +125,7 @@ def perturbations() -> list[Case]:
         ]
     cases += [
         ("FeatureAblation", "dense", None, (X,), {"target": 0, "feature_mask": torch.tensor([[0, 0, 1], [1, 0, 2]])}),
+        ("FeatureAblation", "dense", None, (X,), {"target": 0, "baselines": X.mean(0)}),
         ("FeatureAblation", "whole", None, (torch.arange(6).view(2, 3),), {}),
         ("FeatureAblation", "whole", None, (X > 0,), {"baselines": True}),
         ("FeatureAblation", "lengths", None, ((X, torch.empty(2, 0)),), {}),
@@ -274,6 +278,55 @@ def test_deltas_of_values_from_elsewhere() -> None:
         package.IntegratedGradients(dense).compute_convergence_delta(values, 0, X, target=1) for package in BOTH
     )
     check_same(ours, theirs)
+
+
+def test_batch_norm_differs_by_its_shift_alone() -> None:
+    from captum.attr._utils.lrp_rules import IdentityRule
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.last = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Linear(48, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.norm(self.conv(x)).flatten(1))
+
+    torch.manual_seed(0)
+    model = Normed().eval()
+    norm = model.norm
+    for value in (norm.running_mean, norm.weight.data, norm.bias.data):
+        value.normal_()
+
+    def apart() -> float:
+        theirs, ours = (package.LRP(model).attribute(PICTURE, target=1) for package in BOTH)
+        return float((ours - theirs).abs().max() / theirs.abs().max())
+
+    assert apart() > 0.1
+    norm.rule = IdentityRule()
+    theirs = captum.attr.LRP(model).attribute(PICTURE, target=1)  # which removes the rule
+    torch.testing.assert_close(whence.captum.LRP(model).attribute(PICTURE, target=1), theirs.detach())
+    norm.bias.data = norm.running_mean * norm.weight.data / (norm.running_var + norm.eps).sqrt()
+    assert apart() < 1e-5
+
+
+def test_at_a_rectifiers_input_captum_takes_its_gradient() -> None:
+    dense = models()["dense"]
+    other = X.flip(1) - 0.5
+    theirs, ours = (
+        package.LayerDeepLift(dense, dense[1]).attribute(X, other, target=1, attribute_to_layer_input=True)
+        for package in BOTH
+    )
+    x, start = (dense[0](value).detach() for value in (X, other))
+    weight = dense[2].weight.detach()[1]
+    torch.testing.assert_close(theirs.detach(), weight * (x > 0) * (x - start))
+    torch.testing.assert_close(ours, weight * (x.relu() - start.relu()))
+    assert float((ours - theirs).abs().max()) > 0.01
+
+
+def test_distributions_of_different_lengths() -> None:
+    for package in BOTH:
+        found = package.GradientShap(models()["two"]).attribute((X, Y), (MANY, Y[:1].repeat(9, 1)), 20, target=1)
+        assert [value.shape for value in found] == [X.shape, Y.shape]
 
 
 def test_rules_on_modules() -> None:

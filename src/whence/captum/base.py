@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from whence.captum.calls import Tensors, arguments, as_tuple, check, filled, read_target, select
+from whence.captum.calls import Tensors, arguments, as_tuple, check, filled, read_target, run, select
 
 
 class Attribution:
@@ -63,11 +62,10 @@ class GradientAttribution(Attribution):
             check(len(value) == rows, f"The attributions have {len(value)} rows, the end point has {rows}.")
         starts = filled(start_point, ends)
         args = arguments(additional_forward_args)
-        with torch.no_grad():
-            first, last = (
-                row_sums(select(self.forward_func(*at, *args), read_target(target))) for at in (starts, ends)
-            )
-            return sum(row_sums(value) for value in values) - (last - first)
+        first, last = (
+            row_sums(select(run(self.forward_func, *at, *args), read_target(target))) for at in (starts, ends)
+        )
+        return sum(row_sums(value) for value in values) - (last - first)
 
 
 class PerturbationAttribution(Attribution):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from whence.adapters.reachable import modules_behind
+from whence.engine.scope import scope
 
 Tensors = tuple[Tensor, ...]
 
@@ -16,6 +21,23 @@ def check(holds: Any, message: str) -> None:
         raise AssertionError(message)
 
 
+# ---- models ----
+
+
+@contextmanager
+def undisturbed(function: Callable[..., Any]) -> Iterator[None]:
+    """The models that a function can reach in eval mode and without gradients, as in `explain`; then as they were."""
+    roots = [function] if isinstance(function, nn.Module) else list(modules_behind(function).values())
+    with scope(*roots), torch.no_grad():
+        yield
+
+
+def run(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function gives for some arguments, undisturbed."""
+    with undisturbed(function):
+        return function(*args)
+
+
 # ---- inputs ----
 
 
@@ -23,6 +45,7 @@ def as_tuple(inputs: Any, what: str = "inputs") -> Tensors:
     """A tensor or a tuple of tensors as a tuple."""
     several = isinstance(inputs, tuple) and all(isinstance(item, Tensor) for item in inputs)
     check(isinstance(inputs, Tensor) or several, f"`{what}` is {type(inputs)}.\n  Give a tensor or a tuple of tensors.")
+    check(isinstance(inputs, Tensor) or len(inputs), f"`{what}` is an empty tuple.\n  Give at least one tensor.")
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 
@@ -50,8 +73,11 @@ def repeated(value: Any, times: int, *, rows_together: bool = False) -> Any:
 # ---- baselines ----
 
 
-def fitting(baselines: Any, inputs: Tensors, *, any_rows: bool = False) -> tuple[Any, ...]:
-    """One baseline for each input, a number or a tensor that broadcasts to it; None is zero."""
+def fitting(baselines: Any, inputs: Tensors, *, any_rows: bool = False, loose: bool = False) -> tuple[Any, ...]:
+    """One baseline for each input, a number or a tensor like it or one row of it; None is zero.
+
+    `loose` lets pass whatever broadcasts to the input, as perturbation does.
+    """
     if baselines is None:
         return (0,) * len(inputs)
     given = baselines if isinstance(baselines, tuple) else (baselines,)
@@ -66,19 +92,26 @@ def fitting(baselines: Any, inputs: Tensors, *, any_rows: bool = False) -> tuple
         )
         if isinstance(baseline, Tensor) and not any_rows:
             one_row = baseline.dim() == x.dim() and len(baseline) == 1 and baseline.shape[1:] == x.shape[1:]
+            fits = (
+                loose
+                and baseline.dim() <= x.dim()
+                and all(
+                    size in (1, whole) for size, whole in zip(reversed(baseline.shape), reversed(x.shape), strict=False)
+                )
+            )
             check(
-                baseline.shape == x.shape or one_row or baseline.numel() == 1,
+                baseline.shape == x.shape or one_row or fits or baseline.numel() == 1,
                 f"A baseline has the shape {tuple(baseline.shape)}, its input {tuple(x.shape)}.\n"
                 "  Give the input's shape, one row of it, or a number.",
             )
     return given
 
 
-def filled(baselines: Any, inputs: Tensors) -> Tensors:
+def filled(baselines: Any, inputs: Tensors, *, loose: bool = False) -> Tensors:
     """Baselines as tensors like the inputs."""
     return tuple(
         (b.detach().to(x) if isinstance(b, Tensor) else torch.as_tensor(b, device="cpu").to(x)).expand_as(x)
-        for b, x in zip(fitting(baselines, inputs), inputs, strict=True)
+        for b, x in zip(fitting(baselines, inputs, loose=loose), inputs, strict=True)
     )
 
 
@@ -147,7 +180,11 @@ def numbers(output: Any) -> Tensor:
     """A model's output as a tensor; a Python number is a model's one number for all rows."""
     if isinstance(output, Tensor):
         return output
-    check(isinstance(output, int | float), f"The forward function gave {type(output)}.\n  It must give a tensor.")
+    check(
+        isinstance(output, int | float),
+        f"The forward function gave {type(output)}.\n  It must give a tensor: wrap it in a function that "
+        "picks one of its outputs, such as lambda *args: model(*args)[0].",
+    )
     return torch.tensor(output, dtype=torch.float64 if isinstance(output, float) else None, device="cpu")
 
 

@@ -8,14 +8,24 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "Every op shares out its own difference, also functions that are not modules, products, max-pooling, norms "
         "and attention, and reused modules; contributions sum to the score's difference on every architecture.",
         "Captum applies its rule to the nonlinear modules that it knows, takes plain gradients elsewhere, and raises "
-        "for modules that run twice.",
+        "for modules that run twice. At the input of such a module (attribute_to_layer_input=True) it takes the plain "
+        "gradient of the module itself, so that its values do not sum to the difference.",
     ),
     (
         "LRP, LayerLRP",
-        "Every op has a rule, modules or not, reused or not; a sum shares relevance in proportion, and a "
-        "normalisation is a map of its own input; relevance is conserved but for biases and ε.",
-        "Captum raises for modules that run twice or have no default rule, and sends the whole relevance along each "
-        "summand of a sum that is not a module.",
+        "Every op has a rule, modules or not, reused or not; a sum shares relevance in proportion; normalisations, "
+        "scalings and elementwise functions hand it on as it is; relevance is conserved but for biases of linear "
+        "layers and convolutions, and ε. Rules set on other modules have no effect, and stay set.",
+        "Captum raises for modules that run twice or have no default rule, multiplies relevance by the gradient of ops "
+        "that are not modules (so each summand gets all of it, and a factor scales it), and removes rules after a "
+        "call. Its default for BatchNorm2d is LRP-ε, wx/(σy) of the relevance, in which the shift takes the rest; "
+        "with IdentityRule set there, and wherever the shift is 0, the numbers agree.",
+    ),
+    (
+        "Models in train mode",
+        "Explained in eval mode, dropout off and norms by their running statistics, which are not updated; in train "
+        "mode again afterwards.",
+        "Captum runs the model in the mode that it is in, and updates running statistics.",
     ),
     (
         "GammaRule, Alpha1_Beta0_Rule",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.api import explain
-from whence.captum.calls import Tensors, check, more_targets, read_target, repeated, select
+from whence.captum.calls import Tensors, check, more_targets, read_target, repeated, select, undisturbed
 from whence.captum.views import View, own_errors
 
 
@@ -45,8 +45,12 @@ class Features:
             for part, m, x in zip(place.split([m.numel() for m in masks]), masks, inputs, strict=True)
         )
         index = tuple(i[(None,) * (x.dim() - i.dim())] for i, x in zip(index, inputs, strict=True))
-        fits = [torch.broadcast_shapes(i.shape, x.shape) == x.shape for i, x in zip(index, inputs, strict=True)]
-        check(all(fits), "A feature mask does not broadcast to its input.")
+        for i, x in zip(index, inputs, strict=True):
+            check(
+                i.dim() == x.dim() and all(size in (1, whole) for size, whole in zip(i.shape, x.shape, strict=True)),
+                f"A feature mask has the shape {tuple(i.shape)}, its input {tuple(x.shape)}.\n"
+                "  Give a mask of the input's shape, or one that broadcasts to it.",
+            )
         return Features(tuple(i.expand(len(i), *x.shape[1:]) for i, x in zip(index, inputs, strict=True)), len(known))
 
     def there(self, present: Tensor, which: int) -> Tensor:
@@ -74,7 +78,7 @@ class Presence(View):
         self.args, self.target = args, target
         self.done: Callable[[], Any] = lambda: None
         self.tensors = True
-        with torch.no_grad():
+        with undisturbed(function):
             self.first = self.outputs(inputs, 1)
 
     def outputs(self, inputs: Tensors, times: int) -> Tensor:

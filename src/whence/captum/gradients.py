@@ -152,7 +152,9 @@ def drawn(xs: tuple[Tensor, ...], background: tuple[Tensor, ...], samples: int, 
     for x, several, deviation in zip(xs, background, deviations, strict=True):
         end = repeated(x, samples, rows_together=True)
         end = end + deviation * torch.randn_like(end)
-        start = several.detach().to(x)[which if len(several) > 1 else which * 0]
+        together = len(several) == len(background[0])  # rows of the same place in each distribution
+        own = which if together else torch.randint(len(several), (rows,), device="cpu")
+        start = several.detach().to(x)[own]
         alpha = share.to(x).view(-1, *[1] * (x.dim() - 1))
         ends.append(end)
         starts.append(start)

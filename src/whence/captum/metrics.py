@@ -19,6 +19,7 @@ from whence.captum.calls import (
     more_targets,
     read_target,
     repeated,
+    run,
     select,
 )  # fmt: skip
 from whence.evaluation.metrics.infidelity import squared_error
@@ -74,7 +75,7 @@ def infidelity(
     starts = None if baselines is None else filled(baselines, xs)
     guesses, rises = [], []
     with torch.no_grad():
-        before = select(forward_func(*xs, *args), read_target(target)).reshape(rows)
+        before = select(run(forward_func, *xs, *args), read_target(target)).reshape(rows)
         for copies in _parts(n_perturb_samples, rows, max_examples_per_batch):
             more = tuple(repeated(x, copies, rows_together=True) for x in xs)
             given = [like(more, inputs)]
@@ -85,7 +86,7 @@ def infidelity(
             check(len(taken) == len(xs) == len(after), "perturb_func must give one tensor for each input.")
             rest = tuple(repeated(a, copies, rows_together=True) for a in args)
             wanted = read_target(more_targets(target, copies, rows_together=True))
-            score = select(forward_func(*after, *rest), wanted).reshape(rows, copies)
+            score = select(run(forward_func, *after, *rest), wanted).reshape(rows, copies)
             rises.append((before[:, None] - score).double())
             parts = [
                 (t * repeated(v, copies, rows_together=True)).double().reshape(rows, copies, -1).sum(2)

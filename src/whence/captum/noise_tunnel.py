@@ -39,6 +39,7 @@ class NoiseTunnel(Attribution):
         **kwargs: Any,
     ) -> Any:
         check(nt_type in KINDS, f"nt_type={nt_type!r} is not known.\n  Give one of {', '.join(KINDS)}.")
+        check(nt_samples >= 1, f"nt_samples={nt_samples} is not allowed.\n  Give a whole number of at least 1.")
         xs = as_tuple(inputs)
         deviations = stdevs if isinstance(stdevs, tuple) else (stdevs,) * len(xs)
         check(len(deviations) == len(xs), f"There are {len(deviations)} stdevs for {len(xs)} inputs.")

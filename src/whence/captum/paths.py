@@ -32,7 +32,9 @@ class Integral:
 
     def __post_init__(self) -> None:
         check(self.method in RULES, f"method={self.method!r} is not known.\n  Give one of {', '.join(RULES)}.")
-        least = 2 if self.method == "riemann_trapezoid" else 1
+        if not isinstance(self.n_steps, int):
+            raise TypeError(f"The number of steps is {self.n_steps!r}.\n  Give a whole number.")
+        least = 1 if self.method == "gausslegendre" else 2
         check(self.n_steps >= least, f"The number of steps is {self.n_steps}.\n  Give at least {least}.")
 
     @property
@@ -64,7 +66,7 @@ class Integral:
         rule, steps, factor = self._own
         values = explained(
             function, xs, args, target, "integrated_gradients",
-            baselines=starts, batch_size=batch_size, rule=rule, steps=steps, multiply_by_inputs=multiply,
+            baselines=starts, batch_size=batch_size or None, rule=rule, steps=steps, multiply_by_inputs=multiply,
             grad_kwargs=grad_kwargs,
         )  # fmt: skip
         return tuple(value * factor for value in values) if factor != 1 else values

@@ -59,7 +59,7 @@ class FeatureAblation(PerturbationAttribution):
         **kwargs: Any,
     ) -> Any:
         xs = tuple(x.detach() for x in as_tuple(inputs))
-        absent, features = filled(baselines, xs), Features.of(xs, feature_mask)
+        absent, features = filled(baselines, xs, loose=True), Features.of(xs, feature_mask)
         args = arguments(additional_forward_args)
         view = Presence(self.forward_func, xs, absent, features, args, target)
         return like(self._lost(view, features, perturbations_per_eval, show_progress), inputs)
@@ -199,7 +199,7 @@ class Occlusion(FeatureAblation):
         xs = tuple(x.detach() for x in as_tuple(inputs))
         windows = _windows(xs, sliding_window_shapes, strides)
         args = arguments(additional_forward_args)
-        view = Presence(self.forward_func, xs, filled(baselines, xs), windows, args, target)
+        view = Presence(self.forward_func, xs, filled(baselines, xs, loose=True), windows, args, target)
         values = by_feature(
             view, "leave_one_out", perturbations_per_eval,
             show=show_progress, title=self.get_name(), runs=windows.count,
@@ -233,6 +233,10 @@ def _windows(xs: Tensors, shapes: Any, strides: Any) -> Windows:
         check(len(step) == len(axes), f"The stride {step} of input {which} needs {len(axes)} numbers.")
         starts = []
         for length, width, by in zip(axes, side, step, strict=True):
+            check(
+                by >= 1,
+                f"The stride {step} of input {which} has a number below 1.\n  Give whole numbers of at least 1.",
+            )
             check(width <= length, f"The window {side} exceeds the input's {tuple(axes)}.")
             check(by <= width, f"The stride {step} exceeds the window {side}: places between would have no value.")
             count = -(-(length - width) // by) + 1
@@ -285,7 +289,7 @@ class ShapleyValueSampling(PerturbationAttribution):
     ) -> Any:  # fmt: skip
         xs = tuple(x.detach() for x in as_tuple(inputs))
         features = Features.of(xs, mask)
-        view = Presence(self.forward_func, xs, filled(baselines, xs), features, arguments(args), target)
+        view = Presence(self.forward_func, xs, filled(baselines, xs, loose=True), features, arguments(args), target)
         n = features.count
         exactly = samples is None or 2**n <= samples * n + 1
         check(exactly is False or n <= 20, f"{n} features have too many coalitions.\n  Take ShapleyValueSampling.")

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from glob import escape
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from whence.captum.base import GradientAttribution, LayerAttribution, row_sums
-from whence.captum.calls import Tensors, arguments, as_tuple, like, read_target, select
+from whence.captum.calls import Tensors, arguments, as_tuple, like, read_target, run, select
 from whence.captum.views import FromLayer, Scores, explained, read_layer
 from whence.util.terminal import say
 
@@ -112,8 +111,7 @@ class LRP(GradientAttribution):
         return found
 
     def _score(self, xs: Tensors, args: tuple[Any, ...], target: Any) -> Tensor:
-        with torch.no_grad():
-            return select(self.forward_func(*xs, *args), read_target(target))
+        return select(run(self.forward_func, *xs, *args), read_target(target))
 
     def _say(self) -> None:
         for path, module in self.model.named_modules():

@@ -21,6 +21,7 @@ from whence.captum.calls import (
     more_targets,
     read_target,
     repeated,
+    run,
     select,
 )  # fmt: skip
 from whence.captum.features import Features, Presence, by_feature
@@ -47,6 +48,27 @@ class SkLearnLinearModel:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.as_tensor(self.fitted.predict(x.double().numpy()), device="cpu")
+
+
+class SkLearnLasso(SkLearnLinearModel):
+    """Least squares with an L1 penalty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("Lasso", **options)
+
+
+class SkLearnRidge(SkLearnLinearModel):
+    """Least squares with an L2 penalty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("Ridge", **options)
+
+
+class SkLearnLinearRegression(SkLearnLinearModel):
+    """Least squares."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("LinearRegression", **options)
 
 
 def get_exp_kernel_similarity_function(distance_mode: str = "cosine", kernel_width: float = 1.0) -> Any:
@@ -150,6 +172,10 @@ class LimeBase(PerturbationAttribution):
 
     def _scores(self, perturbed: list[Any], target: Any, args: tuple[Any, ...], per_eval: int, show: bool) -> Tensor:
         """One score for each perturbed input."""
+        check(
+            isinstance(per_eval, int) and per_eval >= 1,
+            f"perturbations_per_eval={per_eval!r} is not allowed.\n  Give a whole number of at least 1.",
+        )
         starts: Any = range(0, len(perturbed), per_eval)
         if show:
             from tqdm import tqdm
@@ -161,7 +187,7 @@ class LimeBase(PerturbationAttribution):
             together = tuple(torch.cat(parts) for parts in zip(*some, strict=True))
             more = tuple(repeated(arg, len(some)) for arg in args)
             wanted = read_target(more_targets(target, len(some)))
-            score = select(self.forward_func(*together, *more), wanted).reshape(-1)
+            score = select(run(self.forward_func, *together, *more), wanted).reshape(-1)
             check(
                 len(score) == len(some),
                 f"The forward function gave {len(score)} scores for {len(some)} samples.\n"
@@ -226,9 +252,8 @@ class Lime(LimeBase):
     ) -> Any:
         """One model for the batch where it has one score, else one for each row."""
         xs, args = tuple(x.detach() for x in as_tuple(inputs)), arguments(additional)
-        starts, features, rows = filled(baselines, xs), Features.of(xs, mask), len(xs[0])
-        with torch.no_grad():
-            output = select(self.forward_func(*xs, *args), read_target(target))
+        starts, features, rows = filled(baselines, xs, loose=True), Features.of(xs, mask), len(xs[0])
+        output = select(run(self.forward_func, *xs, *args), read_target(target))
         check(
             output.numel() in (1, rows),
             f"The forward function gave the shape {tuple(output.shape)} for {rows} rows.\n"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whence.adapters.reachable import modules_behind
 from whence.api import explain
-from whence.captum.calls import Tensors, check, read_target, select
+from whence.captum.calls import Tensors, check, read_target, run, select
 from whence.errors import IndependentError, ModelError
 
 
@@ -135,6 +135,8 @@ class Layer:
 @contextmanager
 def hooked(module: nn.Module, at_input: bool, meet: Callable[[Any], Any]) -> Iterator[None]:
     """Call `meet` with what the module is given or gives; what it returns, unless None, takes its place."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"The layer is {type(module)}.\n  Give an nn.Module that is part of the model.")
     if at_input:
         handle = module.register_forward_pre_hook(lambda module, args: meet(args))
     else:
@@ -148,8 +150,8 @@ def hooked(module: nn.Module, at_input: bool, meet: Callable[[Any], Any]) -> Ite
 def read_layer(function: Callable[..., Any], call: tuple[Any, ...], module: nn.Module, at_input: bool = False) -> Layer:
     """The values of a layer in its last call of one forward pass."""
     seen: list[Any] = []
-    with torch.no_grad(), hooked(module, at_input, lambda value: seen.append(_copied(value))):
-        function(*call)
+    with hooked(module, at_input, lambda value: seen.append(_copied(value))):
+        run(function, *call)
     check(seen, f"The layer {type(module).__name__} did not run in the forward pass.")
     value = seen[-1]
     several = isinstance(value, tuple | list) and not (at_input and len(value) == 1)
@@ -256,9 +258,9 @@ def pick_unit(value: Any, selector: Any) -> Tensor:
     if isinstance(value, tuple | list):
         check(len(value) == 1, "The layer has several tensors.\n  Give the neuron as a function of them.")
         value = value[0]
-    if not isinstance(selector, int | tuple):
+    if not isinstance(selector, int | tuple | list):
         raise TypeError(f"neuron_selector is {type(selector)}.\n  Give an int, a tuple or a function.")
-    index = selector if isinstance(selector, tuple) else (selector,)
+    index = tuple(selector) if isinstance(selector, tuple | list) else (selector,)
     check(
         len(index) < value.dim(),
         f"The neuron {index} does not fit the layer's shape {tuple(value.shape)}.",
