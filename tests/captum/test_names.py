@@ -95,6 +95,8 @@ def test_it_works_without_captum() -> None:
     hidden = "sys.modules.pop('captum', None); import importlib.util as u; found = u.find_spec; " \
         "u.find_spec = lambda name, *more: None if name == 'captum' else found(name, *more)"  # fmt: skip
     run(f"{hidden}; import whence.captum; whence.captum.install()", "assert captum.attr.__name__ == 'whence.captum'")
+    run(f"{hidden}; import whence.captum; whence.captum.install()", "from captum._utils.models.linear_model import "
+        "SkLearnLasso; assert SkLearnLasso is whence.captum.surrogates.SkLearnLasso")  # fmt: skip
 
 
 def test_captum_is_not_imported() -> None:

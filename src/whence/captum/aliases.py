@@ -30,6 +30,8 @@ SUBMODULES = {
     "_models": ["base"],
 }
 
+BESIDE = ("_utils", "_utils.common", "_utils.gradient", "_utils.models", "_utils.models.linear_model")  # of `captum`
+
 
 class Alias(ModuleType):
     """A module of Captum's, whose names are looked up in all of this package."""
@@ -66,6 +68,12 @@ def install() -> None:
     if "captum" not in sys.modules and importlib.util.find_spec("captum") is None:
         sys.modules["captum"] = ModuleType("captum")
         sys.modules["captum"].__path__ = []
+        for name in BESIDE:
+            module = Alias(f"captum.{name}")
+            module.__path__ = []
+            sys.modules[module.__name__] = module
+            above, _, last = module.__name__.rpartition(".")
+            setattr(sys.modules[above], last, module)
     captum = importlib.import_module("captum")
     for name in [name for name in sys.modules if name.startswith(("captum.attr.", "captum.metrics."))]:
         del sys.modules[name]
