@@ -164,3 +164,22 @@ def test_models_and_inputs_are_as_before(wrong: bool) -> None:
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()]
     assert sum(hooks) == 0
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_values_within_tuples_are_refused_not_dropped() -> None:
+    """An LSTM gives its states in a tuple of their own; Captum raises too."""
+
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(3, 4, batch_first=True)
+            self.out = torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.lstm(x)[0][:, -1])
+
+    model, x = Last().eval(), torch.randn(2, 5, 3)
+    for name in ("LayerActivation", "LayerGradientXActivation", "LayerIntegratedGradients"):
+        method = getattr(whence.captum, name)(model, model.lstm)
+        with pytest.raises(AssertionError, match="within tuples"):
+            method.attribute(x) if name == "LayerActivation" else method.attribute(x, target=0)

@@ -155,6 +155,12 @@ def read_layer(function: Callable[..., Any], call: tuple[Any, ...], module: nn.M
     check(seen, f"The layer {type(module).__name__} did not run in the forward pass.")
     value = seen[-1]
     several = isinstance(value, tuple | list) and not (at_input and len(value) == 1)
+    nested = several and any(isinstance(item, tuple | list | dict) for item in value)
+    check(
+        not nested,
+        f"The layer {type(module).__name__} has tensors within tuples, as an LSTM's states are, among its values.\n"
+        "  Give a layer of plain tensors, or take whence.explain(..., at=...), which names each of them.",
+    )
     values = tuple(v for v in (value if isinstance(value, tuple | list) else (value,)) if isinstance(v, Tensor))
     return Layer(module, at_input, values, several, len(seen))
 
