@@ -69,11 +69,11 @@ def install() -> None:
         sys.modules["captum"] = ModuleType("captum")
         sys.modules["captum"].__path__ = []
         for name in BESIDE:
-            module = Alias(f"captum.{name}")
-            module.__path__ = []
-            sys.modules[module.__name__] = module
-            above, _, last = module.__name__.rpartition(".")
-            setattr(sys.modules[above], last, module)
+            beside = Alias(f"captum.{name}")
+            beside.__path__ = []
+            sys.modules[beside.__name__] = beside
+            above, _, last = beside.__name__.rpartition(".")
+            setattr(sys.modules[above], last, beside)
     captum = importlib.import_module("captum")
     for name in [name for name in sys.modules if name.startswith(("captum.attr.", "captum.metrics."))]:
         del sys.modules[name]
