@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import whence.captum
 from tests.support.captum import BOTH, check_same, draw, models
+from tests.support.slow import mostly_slow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Captum's own, and random models whose parts cancel
 
@@ -178,7 +179,7 @@ RANDOM = "ShapleyValueSampling KernelShap GradientShap LayerGradientShap NeuronG
 OWN = ("LRP",)  # of products and sums: see whence.captum.differences
 
 
-@pytest.mark.parametrize("case", config, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", mostly_slow(config, config[::6]), ids=lambda case: case["name"])
 def test_captums_own_table_of_calls(case: dict[str, Any]) -> None:
     algorithms, model, args, layer, noise, _ = parse_test_config(case)
     model.eval()
