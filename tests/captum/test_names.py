@@ -85,6 +85,7 @@ def run(before: str, after: str = "pass") -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # three processes; without Captum stays in make test
 def test_captums_modules_mean_this_package() -> None:
     run("import whence.captum; whence.captum.install()", "from captum.metrics import infidelity; assert "
         "infidelity is whence.captum.infidelity")  # fmt: skip

@@ -194,6 +194,7 @@ def test_captums_own_table_of_calls(case: dict[str, Any]) -> None:
         check_same(found[1], found[0], None if loose else 1e-5 if noise else 2e-6)
 
 
+@pytest.mark.slow
 def test_random_methods_come_to_the_same_mean() -> None:
     dense = models()["dense"]
     baselines = {"baselines": MANY, "n_samples": 4000, "target": 1}
