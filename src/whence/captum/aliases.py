@@ -54,10 +54,15 @@ def register(package: str) -> None:
         module = Alias(full)
         if "." not in name and any(other.startswith(f"{name}.") for other in SUBMODULES["_core"]):
             module.__path__ = []
-        sys.modules[full] = module
-        above, _, last = full.rpartition(".")
-        if above in sys.modules:
-            setattr(sys.modules[above], last, module)
+        _put(module)
+
+
+def _put(module: ModuleType) -> None:
+    """Make a module importable, and an attribute of the one above it."""
+    sys.modules[module.__name__] = module
+    above, _, last = module.__name__.rpartition(".")
+    if above in sys.modules:
+        setattr(sys.modules[above], last, module)
 
 
 def install() -> None:
@@ -71,9 +76,7 @@ def install() -> None:
         for name in BESIDE:
             beside = Alias(f"captum.{name}")
             beside.__path__ = []
-            sys.modules[beside.__name__] = beside
-            above, _, last = beside.__name__.rpartition(".")
-            setattr(sys.modules[above], last, beside)
+            _put(beside)
     captum = importlib.import_module("captum")
     for name in [name for name in sys.modules if name.startswith(("captum.attr.", "captum.metrics."))]:
         del sys.modules[name]
