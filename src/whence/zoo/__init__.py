@@ -107,6 +107,13 @@ def _molecules(folder: Path, **how: Any) -> Wrapped:
     return replace(wrap(model, Reader(config["atoms"]), labels=config["labels"], **how), exclusive=False)
 
 
+def _photos(folder: Path, **how: Any) -> Wrapped:
+    from whence.adapters.wrapped import wrap
+    from whence.zoo.photos import Photo, labels, network
+
+    return wrap(network(), Photo(), task="image-classification", labels=labels(folder), **how)
+
+
 ZOO: dict[str, Callable[..., Wrapped]] = {
     "sentiment": _folder,
     "questions": partial(_texts, task="text-classification"),
@@ -115,4 +122,5 @@ ZOO: dict[str, Callable[..., Wrapped]] = {
     "fashion-cnn": _cnn,
     "fashion-vit": _vit,
     "molecules": _molecules,
+    "photos": _photos,
 }
