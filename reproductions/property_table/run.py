@@ -1,0 +1,148 @@
+"""The property table (Ancona et al. 2019; Sundararajan et al. 2017): stated of each method, and measured.
+
+On the toy functions of the papers, on models of the zoo and on two real ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import whence
+from benchmarks import trained
+from reproductions.report import Report
+from whence.evaluation.axioms import textbook_table
+
+METHODS = (
+    "gradient", "input_x_gradient", "integrated_gradients", "deeplift", "lrp", "guided_backprop", "smoothgrad",
+    "occlusion", "shapley", "attnlrp",
+)  # fmt: skip
+OF_ATTENTION = (
+    "raw_attention",
+    "rollout",
+    "attention_gradcam",
+    "transformer_attribution",
+    "generic_attention",
+    "attcat",
+)
+FEW = ("gradient", "integrated_gradients")
+SETTINGS: dict[str, dict[str, Any]] = {"shapley": {"samples": 200}, "smoothgrad": {"samples": 20}}
+
+
+def run(report: Report) -> None:
+    with report.part("Stated and measured, on toy functions"):
+        _textbook(report)
+    for name, (what, given, attention) in MODELS.items():
+        if not report.quick or name == "zoo:questions":
+            with report.part(f"On {name}: {what}"):
+                _measured(report, name, given, (*METHODS, *OF_ATTENTION) if attention else METHODS)
+
+
+def _textbook(report: Report) -> None:
+    found = textbook_table(list(FEW)) if report.quick else textbook_table()
+    entries = list(found.entries.values())
+    rows, apart = [], []
+    for method in dict.fromkeys(entry.method for entry in entries):
+        mine = [entry for entry in entries if entry.method == method]
+        rows.append([method, *(f"{entry.stated or 'nothing'} / {entry.measured}" for entry in mine)])
+        apart += [entry for entry in mine if entry.stated and {entry.stated, entry.measured} == {"yes", "no"}]
+    heads = list(dict.fromkeys(entry.property for entry in entries))
+    report.table("textbook", ["method", *heads], rows, "Each cell: what the papers state / what was measured.")
+    stated = sum(bool(entry.stated) for entry in entries)
+    beyond = [entry for entry in entries if entry.against]
+    report.say(
+        f"Of {stated} entries that the papers state, {len(apart)} are contradicted on the papers' own functions; for "
+        f"{len(beyond)} more a counter-example is known elsewhere:"
+    )
+    report.table(
+        "witnesses", ["method", "property", "stated", "counter-example"],
+        [[e.method, e.property, e.stated or "–", e.where] for e in apart]
+        + [[e.method, e.property, e.stated or "–", text] for e in beyond for text in e.against],
+    )  # fmt: skip
+    if not report.quick:
+        return
+    held = {(entry.method, entry.property): entry.measured for entry in entries}
+    report.must("integrated gradients sum up on the toys", held["integrated_gradients", "completeness"] == "yes")
+    report.must("plain gradients miss a saturated input", held["gradient", "sensitivity_a"] == "no")
+
+
+def _measured(report: Report, name: str, given: Callable[[], Any], methods: tuple[str, ...]) -> None:
+    model, inputs, how = given()
+    rows, heads = [], []
+    for method in methods if not report.quick else FEW:
+        kept = report.kept(f"{name.replace(':', '-')}-{method}.json")
+        if kept.is_file() and not report.quick:
+            cells = json.loads(kept.read_text())
+        else:
+            options = {"rows": 2 if report.quick else 3, "features": 3 if report.quick else 5, **how}
+            found = whence.axioms(model, inputs, methods={method: SETTINGS.get(method, {})}, **options)
+            cells = {cell.property: _cell(cell) for cell in found.values()}
+            kept.write_text(json.dumps(cells))
+        heads = list(cells)
+        rows.append([method, *cells.values()])
+        print(method, cells, flush=True)
+    report.table(name.replace(":", "-"), ["method", *heads], rows, "Verdict, and the largest violation found.")
+    sums = {row[0]: row[1 + heads.index("completeness")] for row in rows}
+    report.must(f"integrated gradients sum up on {name}", not sums["integrated_gradients"].startswith("no"))
+
+
+def _cell(cell: Any) -> str:
+    if cell.verdict == "–":
+        return "–"
+    return cell.verdict if cell.number is None else f"{cell.verdict} {cell.number:.2g}"
+
+
+# ---- the models ----
+
+
+def _questions() -> Any:
+    zoo = whence.load("zoo:questions")
+    return zoo, list(zoo.examples[:3]), {}
+
+
+def _sentiment() -> Any:
+    zoo = whence.load("zoo:sentiment")
+    return zoo, list(zoo.examples[:3]), {}
+
+
+def _fashion() -> Any:
+    zoo = whence.load("zoo:fashion-cnn")
+    return zoo, list(zoo.examples[:3]), {"baseline": "black"}
+
+
+def _molecules() -> Any:
+    zoo = whence.load("zoo:molecules")
+    return zoo, list(zoo.examples[:3]), {"target": 0}
+
+
+def _folder(name: str) -> Path:
+    """Where a real model or its data lie."""
+    found = trained.DATA / name
+    if not found.is_dir():
+        raise whence.FileError(
+            f"There is no folder {name}/ in WHENCE_DATA.\n  The experiment's README says what it holds."
+        )
+    return found
+
+
+def _toxicity() -> Any:
+    model = whence.load(_folder("bert-tiny-toxicity"))
+    return model, ["you are a stupid idiot", "what a lovely day", "shut up , you fool"], {"target": 0}
+
+
+def _resnet() -> Any:
+    _folder("cifar10_resnets"), _folder("cifar10_test1000")
+    found = trained.resnet20(3)
+    return found.model, found.inputs, {"baseline": found.baseline}
+
+
+MODELS: dict[str, tuple[str, Callable[[], Any], bool]] = {
+    "zoo:questions": ("a CNN over words", _questions, False),
+    "zoo:fashion-cnn": ("a CNN over images", _fashion, False),
+    "zoo:molecules": ("a graph network", _molecules, False),
+    "zoo:sentiment": ("a BERT", _sentiment, True),
+    "bert-tiny-toxicity": ("a BERT fine-tuned by others", _toxicity, True),
+    "resnet20": ("a residual network trained on CIFAR-10 by others", _resnet, False),
+}
