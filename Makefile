@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := src tests benchmarks examples reproductions docs
-EXAMPLES := object_recognition question_classification translation molecules attention_erasure
+EXAMPLES := text image tabular compare_methods choose_a_method
 CAPTUM := image_classification question_answering visual_questions tabular_regression recommendation
 PYTEST := $(BIN)/python -m pytest
 
@@ -41,10 +41,11 @@ bench: $(VENV)/.dev $(VENV)/.models
 families: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.families --out docs/families.md
 
-examples: $(VENV)/.dev  # what each needs and found: examples/README.md
+examples: $(VENV)/.dev  # what each shows: examples/README.md
 	mkdir -p examples/out/captum
-	for script in $(EXAMPLES) $(CAPTUM:%=captum/%); do \
-	  $(BIN)/python examples/$$script.py --out examples/out/$$script.png || exit 1; done
+	for script in $(EXAMPLES); do $(BIN)/python examples/$$script.py examples/out/$$script.html || exit 1; done
+	for script in $(CAPTUM); do \
+	  $(BIN)/python examples/captum/$$script.py --out examples/out/captum/$$script.png || exit 1; done
 
 reproduce: $(VENV)/.dev $(VENV)/.models  # NAME=… [QUICK=1]; what there is: reproductions/README.md
 	$(BIN)/python -m reproductions $(NAME) $(if $(QUICK),--quick)

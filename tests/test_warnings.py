@@ -197,3 +197,8 @@ def test_warnings_point_at_the_users_line() -> None:
     with pytest.warns(whence.WhenceWarning) as caught:
         whence.explain(lambda x: x.sqrt().sum(1), torch.tensor([[0.0, 1.0]]), method="input_x_gradient")
     assert caught[0].filename == __file__
+
+
+def test_percentages_are_written_without_an_exponent():
+    told = whence.errors.Message("{share} % and {gap}", None, {"share": 99.9, "gap": 0.0123})
+    assert str(told) == "100 % and 0.012"

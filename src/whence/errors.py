@@ -88,8 +88,13 @@ class Message:
     def __str__(self) -> str:
         text = self.text
         for name, number in self.worst.items():
-            text = text.replace("{" + name + "}", str(number) if isinstance(number, int) else f"{number:.2g}")
+            text = text.replace("{" + name + "}", str(number) if isinstance(number, int) else _short(number))
         return text if self.rows is None else text.replace("{rows}", _numbered(self.rows))
+
+
+def _short(number: float) -> str:
+    """Two digits, without an exponent for numbers of everyday size."""
+    return f"{number:.0f}" if 10 <= abs(number) < 1e4 else f"{number:.2g}"
 
 
 _waiting: ContextVar[list[Message] | None] = ContextVar("waiting", default=None)

@@ -42,7 +42,7 @@ def place(name: str, *files: str) -> Path:
     raise FileError(
         f"The data set {name!r} ({what}) is not here: there is no {found / absent}.\n"
         f"  Put {', '.join(files)} from {path} of https://github.com/{repository} into a folder {name}/, and set\n"
-        "  WHENCE_DATA to the folder around it (see examples/README.md)."
+        "  WHENCE_DATA to the folder around it (see reproductions/README.md)."
     )
 
 
