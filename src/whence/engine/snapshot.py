@@ -105,6 +105,8 @@ class Snapshot:
             of = type(value)
             if of is dict or of is OrderedDict:  # parameters, buffers, children, hooks
                 self._container(value, later) if value else self.empty.append(value)
+            elif of is set and not value:  # names of buffers that are not stored
+                self.empty.append(value)
             elif of not in _ATOMS and _kind(of):
                 later.append(value)
         near = len(later)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from whence.subject.masks import real_units
 from whence.subject.record import Measured, row_entries
 from whence.subject.subject import Subject
 from whence.subject.targets import distribution
+from whence.util.frozen import changed
 
 
 def reference(subject: Subject, baseline: Baseline) -> Subject:
@@ -32,9 +32,9 @@ def reference(subject: Subject, baseline: Baseline) -> Subject:
         if isinstance(value, Tensor) and value.dim() == x.dim() - (subject.roles[name] != "ids" or is_ids(value)):
             value = value.unsqueeze(0)  # one row for all
         values[name] = Instead(value, None if real is None or bool(real.all()) else real)
-    at_baseline = replace(subject, values=values, measured=Measured())
+    at_baseline = changed(subject, values=values, measured=Measured())
     if _one_row_serves_all(subject, values):
-        return replace(at_baseline.take(torch.zeros(1, dtype=torch.long, device="cpu")), target=subject.target)
+        return changed(at_baseline.take(torch.zeros(1, dtype=torch.long, device="cpu")), target=subject.target)
     return at_baseline
 
 

@@ -116,20 +116,21 @@ def _batch_size(subject: Subject, cost: float, *limits: int) -> int:
     if subject.batch_size is not None:
         most = subject.batch_size
     else:
-        most = int(max(subject.total_rows, _few(subject, *limits)) / cost)
+        most = max(int(subject.total_rows / cost), _few(subject, cost, *limits))
     return max(1, min(most, subject.record.max_rows or most))
 
 
-def _few(subject: Subject, *limits: int) -> int:
-    """The rows that go into one pass however few the user gave."""
-    limits = (_FEW_ROWS, _FEW_BYTES, _MANY_ROWS, _MANY_BYTES, *limits)
-    size = max(subject.record.bytes_per_row, 1)
-    return max(min(rows, int(room // size)) for rows, room in zip(limits[::2], limits[1::2], strict=True))
+def _few(subject: Subject, cost: float, *limits: int) -> int:
+    """The items that go into one pass however few rows the user gave."""
+    limits, size = (_FEW_ROWS, _FEW_BYTES, *limits), max(subject.record.bytes_per_row, 1)
+    few = max(min(rows, int(room // size)) for rows, room in zip(limits[::2], limits[1::2], strict=True))
+    # small rows are as many whatever they cost: beyond a processor's cache a larger pass takes longer per row
+    return max(int(few / cost), min(_MANY_ROWS, int(_MANY_BYTES // size)))
 
 
 def shortest_pass(subject: Subject) -> int:
     """How many points `in_chains` puts into a pass at least, if there are so many; the same for any rows."""
-    most = subject.batch_size or _few(subject, _LINKS, _LINK_BYTES)
+    most = subject.batch_size or _few(subject, 1.0, _LINKS, _LINK_BYTES)
     return max(2, min(most, subject.record.max_rows or most))
 
 

@@ -73,7 +73,7 @@ def noise(subject: Subject, name: str) -> Tensor:
     """Gaussian noise with the row's own mean and standard deviation, within its own range, by the row's seed."""
     x = _floating(subject, name, "noise")
     flat = x.reshape(len(x), -1).double()
-    draw = normal(subject, name, x, sample=0).view_as(flat).double()
+    draw = normal(subject, name, x, sample=0).reshape(flat.shape).double()
     noisy = flat.mean(1, keepdim=True) + draw * flat.std(1, correction=0, keepdim=True)
     return noisy.clamp(flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)).view_as(x).to(x)
 

@@ -36,7 +36,8 @@ def normal(subject: Subject, key: str, value: Tensor, sample: int) -> Tensor:
             shape = value.shape[1:] if real is None else (count, *value.shape[2:])
             draws[seed, count] = torch.randn(shape, generator=generator, device="cpu").to(value)
     if real is None:
-        return torch.stack([draws[own] for own in zip(subject.seeds, counts, strict=True)])
+        each = [draws[own] for own in zip(subject.seeds, counts, strict=True)] if len(draws) > 1 else [*draws.values()]
+        return torch.stack(each).expand_as(value)
     noise = torch.zeros_like(value)
     for row, own in enumerate(zip(subject.seeds, counts, strict=True)):
         noise[row, real[row]] = draws[own]
@@ -88,4 +89,5 @@ def uniform(subject: Subject, count: int) -> Tensor:
     for seed in dict.fromkeys(subject.seeds):
         generator = torch.Generator().manual_seed((seed * _SEED_STEP) % 2**63)
         draws[seed] = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
-    return torch.stack([draws[seed] for seed in subject.seeds])
+    each = [draws[seed] for seed in subject.seeds] if len(draws) > 1 else [*draws.values()]
+    return torch.stack(each).expand(len(subject.seeds), -1)

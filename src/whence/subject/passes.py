@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from whence.rules.reveal_cancel import Parts, parts_of
 from whence.subject import chance, logits, targets
 from whence.subject.checks import check_pass, independent
 from whence.subject.masks import last_real, padding_mask
+from whence.util.frozen import changed
 
 if TYPE_CHECKING:
     from whence.subject.subject import Subject
@@ -45,21 +46,22 @@ _NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?(\w+) is not implemented
 
 def run(subject: Subject, plan: Plan) -> Pass:
     """One forward pass, with its reference recorded before it if there is one; again, otherwise, where that helps."""
-    plan = replace(plan, opens=plan.opens or subject.record.opens)
+    if subject.record.opens and not plan.opens:
+        plan = changed(plan, opens=True)
     while True:
         try:
             if plan.reference is None:
                 return _forward(subject, plan)
             tape = Tape(plan.copies)
             parts = None if plan.parts is None else Parts(tape, plan.parts)
-            before = _forward(plan.reference, replace(plan, gradient=plan.graph), tape, parts)
+            before = _forward(plan.reference, changed(plan, gradient=plan.graph), tape, parts)
             if plan.reference.rows != subject.rows and before.flow.leaves.ids.aside:
                 raise RowsNeeded("ids that are used for more than their embedding")
             if parts is not None:
                 parts.settle(before.held)
             tape.rewind()
             done = _forward(subject, plan, tape, parts)
-            return replace(done, reference=_read_again(before, done))
+            return changed(done, reference=_read_again(before, done))
         except Exception as error:
             other = _otherwise(subject, plan, error)
             if other is None:
@@ -72,29 +74,29 @@ def _otherwise(subject: Subject, plan: Plan, error: Exception) -> Plan | None:
     if isinstance(error, ModelError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     if isinstance(error, CopiesNeeded) and not plan.copies:
-        return replace(plan, copies=True)
+        return changed(plan, copies=True)
     if plan.reference is not None and plan.reference.rows != subject.rows:  # one row does not stand for all here
-        return replace(plan, reference=_for_each_row(plan.reference, subject))
+        return changed(plan, reference=_for_each_row(plan.reference, subject))
     if isinstance(error, DivergedError) and not plan.graph:
-        return replace(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
+        return changed(plan, graph=True)  # perhaps it was liveness that differed, and a graph shows it
     if isinstance(error, CallsNeeded) and plan.ahead is not False:
-        return replace(plan, ahead=False)  # a model that differentiates inside itself
+        return changed(plan, ahead=False)  # a model that differentiates inside itself
     if isinstance(error, RowsNeeded):
         raise DivergedError(f"The baseline's values have other shapes than the input's ({error}).\n{WAY_OUT}") from None
     if isinstance(error, RuntimeError) and "does not require grad" in str(error):  # it differentiates inside itself,
         if plan.reference is not None and not plan.graph:
-            return replace(plan, graph=True)
+            return changed(plan, graph=True)
         if not plan.parameters:
-            return replace(plan, parameters=True)  # perhaps by its own parameters
+            return changed(plan, parameters=True)  # perhaps by its own parameters
         if not plan.gradient:
-            return replace(plan, gradient=True)
+            return changed(plan, gradient=True)
     return None
 
 
 def _for_each_row(reference: Subject, subject: Subject) -> Subject:
     """The reference with as many rows as the subject: its own, where x' is put in their place."""
     if reference.values and all(isinstance(value, Instead) for value in reference.values.values()):
-        return replace(subject, values=reference.values, measured=type(subject.measured)())
+        return changed(subject, values=reference.values, measured=type(subject.measured)())
     return reference.take(torch.zeros(subject.rows, dtype=torch.long, device="cpu"))
 
 
@@ -103,7 +105,7 @@ def _read_again(before: Pass, done: Pass) -> Pass:
     index, facts = done.index, before.subject.measured
     score = before.score if index is None else targets.pick(before.held, index, partial(last_real, done.subject))[0]
     facts.score, facts.index = score.detach(), index
-    return replace(before, score=score)
+    return changed(before, score=score)
 
 
 def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Parts | None = None) -> Pass:
@@ -321,7 +323,7 @@ class Pass:
                 return self._opened(error).pull(rules, again=again, positive=positive, start=start)
             self.subject.record.take_back(self.flow)
             self.subject.record.plain = False
-            anew = run(self.subject, replace(self.plan, copies=True, light=False))  # written for inference
+            anew = run(self.subject, changed(self.plan, copies=True, light=False))  # written for inference
             return anew.pull(rules, positive=positive, start=start)
         except Exception as error:
             return self._opened(error).pull(rules, again=again, positive=positive, start=start)

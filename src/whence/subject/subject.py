@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from whence.subject.passes import Pass
 from whence.subject.record import Measured, Record
 from whence.subject.targets import Output, Target
 from whence.subject.up_to import UpTo, check_calls
+from whence.util.frozen import changed
 
 if TYPE_CHECKING:
     from whence.subject.baselines import Baseline
@@ -82,14 +83,14 @@ class Subject:
 
     def resolved(self) -> Subject:
         """This subject with its baselines resolved to numbers and tensors."""
-        return replace(self, baselines=tuple(baseline.resolve(self) for baseline in self.baselines))
+        return changed(self, baselines=tuple(baseline.resolve(self) for baseline in self.baselines))
 
     def pinned(self) -> Subject:
         """This subject with its target decided and its explained values known, whatever is substituted later."""
         if self.measured.score is None:
             self.run(gradient=False, marks=True)
         target = self.target if self.measured.index is None else self.measured.index
-        return replace(self, target=target, values=dict(self.measured.values))
+        return changed(self, target=target, values=dict(self.measured.values))
 
     def take(self, rows: Tensor, *, bare: bool = False) -> Subject:
         """The subject of these rows, in this order, repeats allowed. Whatever has one entry per row is taken along.
@@ -102,7 +103,7 @@ class Subject:
             return value.index_select(0, rows.to(value.device)) if per_row else value
 
         order = [] if bare else rows.tolist()
-        return replace(
+        return changed(
             self,
             inputs={name: pick(value) if name in self.per_row_inputs else value for name, value in self.inputs.items()},
             values={
@@ -119,7 +120,7 @@ class Subject:
 
     def valued(self, values: Mapping[str, Tensor]) -> Subject:
         """The subject with these values substituted for the explained ones."""
-        return replace(self, values=dict(values), measured=Measured())
+        return changed(self, values=dict(values), measured=Measured())
 
     def split(self, size: int | None) -> Iterator[Subject]:
         """Parts of at most so many rows."""

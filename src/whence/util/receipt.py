@@ -64,6 +64,8 @@ def _no_collection() -> Iterator[None]:
 
 def joined(parts: Sequence[Later | list[Any]]) -> Later | list[Any]:
     """One list of several, of which some may wait."""
+    if len(parts) == 1:
+        return parts[0]
     if not any(isinstance(part, Later) for part in parts):
         return [item for part in parts for item in part]  # type: ignore[union-attr]
     waiting = [part if isinstance(part, Later) else Later.of(_taken(part), len(part)) for part in parts]

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -91,6 +91,7 @@ def _follow(op: Op, now: int) -> None:
         life.uses, life.last = life.uses + 1, now
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
+    one_point = all(o.point is first.point for o in known)
     one_source = all(o.linear_source is first.linear_source for o in known)
     substance = any(t.numel() > 1 for t in constants)
     linear = group == "view" or family in _CONSTANT or (family == "add" and not substance)
@@ -99,25 +100,27 @@ def _follow(op: Op, now: int) -> None:
     copies, one = group == "view" or family == "scale", len(live) == 1
     mean_before = first.mean if copies or name in ("neg", "negative") else None
     for output in op.outputs:
-        new = Origin(linear_source, depth=depth, life=first.life if family == "view" else Life(now, now))
         same_shape = all(t.shape == output.shape for t in live)
-        if same_shape and all(o.point is first.point for o in known) and _is_pointwise(family, name, substance):
-            straight = first.straight and len(live) == 1 and (family in _STRAIGHT or name in ("neg", "negative"))
-            new = replace(new, point=first.point, straight=straight, gates=not one)
-        new = replace(
-            new,
+        by_entry = same_shape and one_point and _is_pointwise(family, name, substance)
+        alone = None
+        if first.alone is not None:
+            alone = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
+        new = Origin(
+            linear_source,
+            point=first.point if by_entry else object(),
+            straight=not by_entry or (first.straight and one and (family in _STRAIGHT or name in ("neg", "negative"))),
             mean=first.linear_source if name == "mean" else mean_before,
             turned=turns or (copies and any(o.turned for o in known)),
             fresh=(copies or family == "add") and all(o.fresh for o in known) and not weighed,
-            gates=new.gates
+            gates=(by_entry and not one)
             or group == "elementwise"
             or (one and (copies or family in ("add", "dropout")) and first.gates),
             attends=family == "softmax"
             or (first.attends and (copies or family in ("dropout", "divide") or name == "nan_to_num")),
+            alone=alone,
+            depth=depth,
+            life=first.life if family == "view" else Life(now, now),
         )
-        if first.alone is not None:
-            alone = one_token.follow(family, name, args, kwargs, live, [o.alone for o in known], output)
-            new = replace(new, alone=alone) if alone is not None else new
         store.put(output, _ORIGIN, new)
 
 

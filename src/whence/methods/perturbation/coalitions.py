@@ -200,17 +200,16 @@ class Players:
 
         `besides` evaluations were for x' alone; `starts` says that the first score is where values begin to add up.
         """
-        counts = [0] * len(self.score)
+        counts = torch.zeros(len(self.score), dtype=torch.long, device="cpu")
         for group in played.groups:
-            for row in group.rows.tolist():
-                counts[row] = group.coalitions.count - besides
+            counts[group.rows] = group.coalitions.count - besides
         score, noted = (None, {}) if played.nobody is None else at_baseline.mean_score(self.subject, [played.nobody])
         return Answer(
             self.spread(played, values, shared=shared),
             baseline_score=score,
             start_score=played.first(self.score) if starts else None,
             extras={name: self.spread(played, more, shared=shared) for name, more in (extras or {}).items()},
-            per_row={"evaluations": counts, **noted},
+            per_row={"evaluations": counts.tolist(), **noted},
         )
 
 
