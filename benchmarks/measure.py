@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROUNDS = 7
 Job = Callable[[], Any]
@@ -75,3 +78,38 @@ def peak(job: Job) -> int:
             held += event.nbytes()
             most = max(most, held)
     return most
+
+
+class _Ops(TorchDispatchMode):
+    """Counts what torch runs, on the way forward and back."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(job: Job) -> tuple[int, int]:
+    """Calls of Python functions, torch's own among them, and tensor ops that reach a kernel, in one call of a job."""
+    job()
+    calls = 0
+
+    def on(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(on)
+    try:
+        job()
+    finally:
+        sys.setprofile(None)
+    with _Ops() as ops:
+        job()
+    return calls, ops.count
+
+
+def made_of(job: Job, floor: Job) -> str:
+    """What a job is made of, and the plain work beside it, counted."""
+    (calls, ops), (least, plainly) = counted(job), counted(floor)
+    return f"{calls:,} Python calls and {ops:,} tensor ops (floor: {least:,} and {plainly:,})"

@@ -2,7 +2,8 @@
 
 All numbers are CPU time on one thread. Whence, its peer and plain work take turns in one process, and a ratio is the
 median over rounds of the times of one round; fb is the time of one plain forward+backward of the same model and rows.
-`python -m benchmarks` measures every method on two models, and peak memory.
+`python -m benchmarks` measures every method on two models, and peak memory. `--write FILE` keeps the table in a
+document, between the marks BEGIN and END: rows of the same name are replaced as they are measured, the others stay.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from whence.views.tables import table
 
 MODULES = sorted(file.stem for file in Path(__file__).parent.glob("speed_*.py"))
 HEADS = ["work", "measured", "peer", "aim", "met", ""]
+TITLES = [*HEADS[:-1], "made of"]  # of a document
+BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 
 
 def rows() -> dict[str, Callable[[], Sequence[Line]]]:
@@ -52,10 +55,22 @@ def cells(line: Line) -> list[str]:
     return [line.name, f"{line.measured:.2f}", peer, aim, verdict(line), line.extra]
 
 
+def write(document: Path, lines: Sequence[Line]) -> None:
+    """Put these lines into the table of a document, in the place of those of the same name or at its end."""
+    text = document.read_text()
+    before, rest = text.split(BEGIN)
+    between, after = rest.split(END)
+    known = [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in between.strip().splitlines()[2:]]
+    rows = {row[0]: row for row in known} | {line.name: cells(line) for line in lines}
+    made = ["| " + " | ".join(row) + " |" for row in (TITLES, ["---"] * len(TITLES), *rows.values())]
+    document.write_text("\n".join([before + BEGIN, *made, END + after]))
+
+
 def main(arguments: list[str] | None = None) -> None:
     known = rows()
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--only", nargs="+", metavar="NAME", help=f"some of {', '.join(known)}")
+    reader.add_argument("--write", type=Path, metavar="FILE", help="a document whose table is to be kept")
     options = reader.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -65,6 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
         lines += made
         for line in made:
             print("  ".join(filter(None, cells(line))), flush=True)
+        if options.write is not None:
+            write(options.write, made)
     print("\n" + table(HEADS, [cells(line) for line in lines]), flush=True)
 
 

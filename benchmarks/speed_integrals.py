@@ -22,7 +22,7 @@ from torch import Tensor
 import whence
 from benchmarks import trained
 from benchmarks.certificates import digits, on_digits, wide_mlp, zoo
-from benchmarks.measure import peak
+from benchmarks.measure import made_of, peak
 from benchmarks.trained import Trained, _classifier
 
 LADDER = (16, 32, 48, 64, 96, 128, 160)
@@ -92,6 +92,7 @@ def line(name: str, case: Trained, aim: float, *, points: int, rounds: int = 5, 
         f"{receipt['scheme']}, {sum(counts) / len(counts):.0f} evaluations a row, {receipt['forward_passes']} passes, "
         f"true error {off:.2%} (said {max(receipt['tolerance_reached']):.2%}); Captum n = {enough}, {other:.2%}; "
         + ", ".join(f"{job} {1e3 * found:.2f} ms" for job, found in seconds.items())
+        + f"; {made_of(jobs['whence'], jobs[unit if unit == 'captum' else 'plain'])}"
     )
     return name, seconds["whence"] / base, seconds["captum"] / base, aim, said
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import whence
-from benchmarks.measure import Line, peak, plain, ratios, times
+from benchmarks.measure import Line, made_of, peak, plain, ratios, times
 from benchmarks.trained import FromEmbeddings
 
 ROWS_EXPLAINED = 2
@@ -58,7 +58,7 @@ def _deeplift_line(tokens: int, aim: float) -> Line:
     model, inputs, jobs = encoder(tokens)
     ours = partial(whence.explain, model, inputs, method="deeplift", target=0)
     cost = ratios(times({**jobs, "deeplift": ours, "signed": partial(ours, signed=True)}, rounds=9))
-    extra = f"with positive and negative parts {cost['signed']:.2f}"
+    extra = f"with positive and negative parts {cost['signed']:.2f}; {made_of(ours, jobs['plain'])}"
     return Line(f"deeplift, {ROWS_EXPLAINED} rows of {tokens:,} tokens, fb", cost["deeplift"], None, aim, extra)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import whence
 from benchmarks.golden.answers import CHEAP
-from benchmarks.measure import Line, milliseconds, plain, ratios, times
+from benchmarks.measure import Line, made_of, milliseconds, plain, ratios, times
 from benchmarks.speed_small import captum_job, mlp, small_cnn
 from whence.subject.targets import Indices
 
@@ -33,13 +33,14 @@ def many_rows() -> list[Line]:
     return [
         Line(
             f"{name}, MLP, 1,024 rows{', every receipt read' * read}, fb",
-            found[f"{name}, receipts" if read else name],
+            found[key],
             found["LRP"] if name == "lrp" else None,
             15 if read else 8,
-            f"{cost[f'{name}, receipts' if read else name]:.1f} ms",
+            f"{cost[key]:.1f} ms; {made_of(jobs[key], jobs['plain'])}",
         )
         for name in ("lrp", "attnlrp")
         for read in (False, True)
+        for key in [f"{name}, receipts" if read else name]
     ]
 
 
@@ -127,7 +128,13 @@ def generated_tokens() -> list[Line]:
     found, cost = ratios(taken), milliseconds(taken)
     floor = f"1 forward + {TOKENS} backward passes take {cost['plain']:.0f} ms"
     return [
-        Line(f"{name}, {TOKENS} generated tokens, of that floor", found[name], None, aim, floor)
+        Line(
+            f"{name}, {TOKENS} generated tokens, of that floor",
+            found[name],
+            None,
+            aim,
+            f"{floor}; {made_of(jobs[name], jobs['plain'])}",
+        )
         for name, aim in aims.items()
     ]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from benchmarks.measure import Line, milliseconds, plain, ratios, times
+from benchmarks.measure import Line, made_of, milliseconds, plain, ratios, times
 
 LEAST, ROUNDS = 0.02, 15  # seconds of a turn, turns
 
@@ -53,8 +53,9 @@ def small_mlp() -> list[Line]:
         jobs[peer] = captum_job(peer, model, x)
     taken = times(jobs, ROUNDS, LEAST)
     cost, to_plain = milliseconds(taken), ratios(taken)
+    counts = {name: made_of(jobs[name], jobs["plain"]) for name in aims}
     return [
-        Line(f"{name}, MLP, one row, ms", cost[name], cost[peer], aim, f"{to_plain[name]:.1f} fb")
+        Line(f"{name}, MLP, one row, ms", cost[name], cost[peer], aim, f"{to_plain[name]:.1f} fb; {counts[name]}")
         for name, (peer, aim) in aims.items()
     ]
 
@@ -68,9 +69,8 @@ def small_cnn_row() -> list[Line]:
     }
     taken = times(jobs, ROUNDS, LEAST)
     found, cost = ratios(taken), milliseconds(taken)
-    return [
-        Line("gradient, small CNN, one row, fb", found["gradient"], found["Saliency"], 2, f"{cost['gradient']:.2f} ms")
-    ]
+    extra = f"{cost['gradient']:.2f} ms; {made_of(jobs['gradient'], jobs['plain'])}"
+    return [Line("gradient, small CNN, one row, fb", found["gradient"], found["Saliency"], 2, extra)]
 
 
 def occlusion() -> list[Line]:
@@ -84,7 +84,7 @@ def occlusion() -> list[Line]:
         "forward": lambda: _forward(model, x.expand(49, -1, -1, -1).contiguous()),
     }
     cost = milliseconds(times(jobs, ROUNDS, LEAST))
-    floor = f"one forward pass of 49 rows takes {cost['forward']:.1f} ms"
+    floor = f"one forward pass of 49 rows takes {cost['forward']:.1f} ms; {made_of(jobs['whence'], jobs['forward'])}"
     return [Line("occlusion, small CNN, one row, ms", cost["whence"], cost["captum"], 14, floor)]
 
 
