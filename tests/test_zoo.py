@@ -25,6 +25,7 @@ from whence.zoo.images import Gray
 from whence.zoo.models import QuestionCnn, Translator, Weave
 from whence.zoo.photos import Photo
 from whence.zoo.training import data as corpora
+from whence.zoo.training import mosaics
 from whence.zoo.training.recipes import RECIPES
 
 pytest.importorskip("transformers")
@@ -35,6 +36,7 @@ AIMS = {  # what each was to reach
     "fashion-cnn": ("test accuracy", 0.90),
     "fashion-vit": ("test accuracy", 0.90),
 }
+MISSED = {"mosaic-vit": ("test accuracy", 0.85)}  # and what does not reach it
 SHOWN = {  # what a page has of each
     "text-classification": 'dir="auto"',
     "text2text-generation": "<table",
@@ -50,6 +52,7 @@ SETS = {
     "molecules": "molecules",
     "fashion-cnn": "README.md",  # Debian's package, looked for below
     "fashion-vit": "README.md",
+    "mosaic-vit": "mnist_10k",
 }
 
 
@@ -125,9 +128,9 @@ def test_cards_say_everything(loaded):
     assert card["bytes"] == (zoo.FOLDER / name / "model.safetensors").stat().st_size
     assert card["parameters"] == sum(p.numel() for p in model.model.parameters())
     for found in card["measured"].values():
-        assert len(found["seeds"]) >= 3
+        assert len(found["seeds"]) >= (1 if RECIPES[name].resumable else 3)  # a training of hours has one seed
         assert found["shipped"] == found["seeds"][0]
-        assert found["spread"] > 0
+        assert (found["spread"] or 0) > 0 if len(found["seeds"]) > 1 else found["spread"] is None
         assert found["mean"] == pytest.approx(sum(found["seeds"]) / len(found["seeds"]), abs=2e-4)
 
 
@@ -138,8 +141,25 @@ def test_aims_are_met(name):
     assert zoo.card(name)["measured"][score]["mean"] >= aim
 
 
+@pytest.mark.parametrize("name", MISSED)
+def test_a_missed_aim_is_told(name):
+    score, aim = MISSED[name]
+    assert zoo.card(name)["measured"][score]["shipped"] < aim, "it reaches its aim: list it in AIMS"
+    assert f"it was to name {aim:.0%}".replace("%", " %") in zoo.card(name)["limits"]
+
+
+def test_shipped_mosaics_have_masks_and_classes():
+    given = mosaics.shipped()
+    assert given.images.shape == (64, 1, 56, 56)
+    assert bool((given.classes[:32, 1] == -1).all())
+    assert bool((given.classes[32:] >= 0).all())
+    assert bool((given.masks.flatten(2).any(2) == (given.classes >= 0)).all())
+    said = mosaics.said(whence.load("zoo:mosaic-vit"), given)
+    assert float((said == given.classes).any(1).double().mean()) > 0.6  # chance is about 0.15
+
+
 def test_all_weights_together_are_small():
-    assert sum(path.stat().st_size for path in zoo.FOLDER.rglob("*") if path.is_file()) <= 12e6
+    assert sum(path.stat().st_size for path in zoo.FOLDER.rglob("*") if path.is_file()) <= 13e6
 
 
 def test_the_package_packs_small(tmp_path):
@@ -435,7 +455,7 @@ def test_without_its_packages_the_photos_say_which_to_install(monkeypatch):
 @pytest.mark.parametrize("name", mostly_slow(NAMES, ["questions"]))
 def test_the_shipped_weights_score_what_the_card_says(name, data):
     data(SETS[name])
-    if name.startswith("fashion"):
+    if name.startswith(("fashion", "mosaic")):
         try:
             corpora.fashion("t10k")
         except whence.FileError as error:

@@ -121,6 +121,7 @@ ZOO: dict[str, Callable[..., Wrapped]] = {
     "language": _folder,
     "fashion-cnn": _cnn,
     "fashion-vit": _vit,
+    "mosaic-vit": _vit,
     "molecules": _molecules,
     "photos": _photos,
 }

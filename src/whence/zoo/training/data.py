@@ -32,9 +32,14 @@ _ORIGINS = {  # a folder's name → which files of which repository on github.co
 }
 
 
+def folder() -> Path:
+    """Where data sets lie."""
+    return Path(os.environ.get("WHENCE_DATA", _BESIDE))
+
+
 def place(name: str, *files: str) -> Path:
     """Where a data set lies, with these of its files, or where to get it."""
-    found = Path(os.environ.get("WHENCE_DATA", _BESIDE)) / name
+    found = folder() / name
     absent = next((file for file in files if not (found / file).is_file()), None)
     if absent is None:
         return found
@@ -51,7 +56,7 @@ def place(name: str, *files: str) -> Path:
 
 def fashion(split: str) -> tuple[Tensor, Tensor]:
     """Images as bytes (n, 1, 28, 28) and labels; `split` is "train" or "t10k"."""
-    beside = Path(os.environ.get("WHENCE_DATA", _BESIDE)) / "fashion-mnist"
+    beside = folder() / "fashion-mnist"
     where = beside if beside.is_dir() else _FASHION
     try:
         images = gzip.decompress((where / f"{split}-images-idx3-ubyte.gz").read_bytes())
