@@ -420,7 +420,7 @@ def test_photographs_are_named():
     assert [model.labels[int(best)] for best in scores.argmax(1)] == ["Egyptian cat", "espresso"]
     a = whence.explain(model, model.examples[1], method="gradient", target="cup")
     assert a.values.shape == (1, 3, 224, 224)
-    assert a.labels == ("cup",)
+    assert list(a.labels) == ["cup"]
     assert torch.equal(a.image[0], torch.from_numpy(np.asarray(Image.open(model.examples[1]))).permute(2, 0, 1))
     card = zoo.card("photos")
     assert card["parameters"] == sum(p.numel() for p in model.model.parameters())

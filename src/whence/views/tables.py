@@ -73,14 +73,17 @@ def card(told: Mapping[str, Any]) -> str:
     lines = [f"zoo:{told['name']}, {_size(told['bytes'])}, {told['parameters']:,} parameters"]
     for name in ("what", "architecture", "data", "licence", "limits", "retrain"):
         lines += textwrap.wrap(f"{name}: {told[name]}", width, subsequent_indent="  ")
-    lines += [f"{score}: {_measured(found)} ({len(found['seeds'])} seeds), this one {found['shipped']:.4g}"
-              for score, found in told["measured"].items()]  # fmt: skip
-    lines += ["(± is two standard deviations over the seeds)"] if told["measured"] else []
+    for score, found in told["measured"].items():
+        seeds = f"{len(found['seeds'])} seed{'s' * (len(found['seeds']) > 1)}"
+        lines.append(f"{score}: {_measured(found)} ({seeds}), this one {found['shipped']:.4g}")
+    if any(found["spread"] is not None for found in told["measured"].values()):
+        lines.append("(± is two standard deviations over the seeds)")
     return "\n".join(lines)
 
 
 def _measured(found: Mapping[str, Any]) -> str:
-    return f"{found['mean']:.4g} ± {found['spread']:.2g}"
+    spread = "" if found["spread"] is None else f" ± {found['spread']:.2g}"
+    return f"{found['mean']:.4g}{spread}"
 
 
 def _size(count: int) -> str:
