@@ -421,7 +421,7 @@ def test_photographs_are_named():
     a = whence.explain(model, model.examples[1], method="gradient", target="cup")
     assert a.values.shape == (1, 3, 224, 224)
     assert list(a.labels) == ["cup"]
-    assert torch.equal(a.image[0], torch.from_numpy(np.asarray(Image.open(model.examples[1]))).permute(2, 0, 1))
+    assert torch.equal(a.image[0], torch.from_numpy(np.array(Image.open(model.examples[1]))).permute(2, 0, 1))
     card = zoo.card("photos")
     assert card["parameters"] == sum(p.numel() for p in model.model.parameters())
     assert len(set(model.labels.values())) == 1000
