@@ -17,7 +17,7 @@ from whence.evaluation.axioms import textbook_table
 
 METHODS = (
     "gradient", "input_x_gradient", "integrated_gradients", "deeplift", "lrp", "guided_backprop", "smoothgrad",
-    "occlusion", "shapley", "attnlrp",
+    "occlusion", "attnlrp",
 )  # fmt: skip
 OF_ATTENTION = (
     "raw_attention",
@@ -28,7 +28,7 @@ OF_ATTENTION = (
     "attcat",
 )
 FEW = ("gradient", "integrated_gradients")
-SETTINGS: dict[str, dict[str, Any]] = {"shapley": {"samples": 200}, "smoothgrad": {"samples": 20}}
+SETTINGS: dict[str, dict[str, Any]] = {"smoothgrad": {"samples": 20}}
 
 
 def run(report: Report) -> None:
