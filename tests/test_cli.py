@@ -8,18 +8,15 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import whence
-from tests.support.browser import chromium
 from tests.support.processes import full_disk
 from whence import zoo
 from whence.cli import main
 from whence.cli.parser import build_parser
-from whence.demo import CASES
 
 pytest.importorskip("transformers")
 TEXT = "How many moons does Jupiter have?"
@@ -147,7 +144,13 @@ def test_compare(capsys, tmp_path):
     )
     assert code == 0
     assert list(json.loads(told)["methods"]) == ["gradient", "deeplift"]
-    assert "How far the methods agree" in out.read_text()
+    assert "Do they agree?" in out.read_text()
+    code, told, _ = run(
+        capsys, "compare", *BASE, "--text", TEXT, "--methods", "gradient", "--check", "--words", "--json"
+    )
+    assert code == 0
+    best = whence.explain(whence.load("zoo:questions"), TEXT, method="gradient").merge_words().top(1)[0][0][0]
+    assert json.loads(told)["checks"][0]["first"]["gradient"].lower() == best.lower()
 
 
 def test_compare_names_each_method_once():
@@ -535,92 +538,3 @@ def test_a_terminal_of_ascii_letters():
     assert re.search(r"^  \w+ +\|#+ +\+", done.stdout, re.M)
     assert re.search(r"^  \.\.\. and \d+ more$", done.stdout, re.M)
     assert re.search(r"#\| +-[\d.]", done.stdout)
-
-
-# ---- the demo ----
-
-
-@pytest.mark.parametrize("name", ["d.txt", "d", "d.html.gz"])
-def test_the_demo_is_a_page(name, capsys, tmp_path):
-    code, _, err = run(capsys, "demo", "--out", str(tmp_path / name))
-    assert code == 2
-    assert "The demo is an HTML page" in err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of `whence demo`, made once: it takes half a minute."""
-    pytest.importorskip("rdkit")
-    out = tmp_path_factory.mktemp("demo") / "demo.html"
-    assert main(["demo", "--out", str(out)]) == 0
-    return out
-
-
-@pytest.mark.slow  # a page of one model stays in make test, below
-@pytest.mark.xdist_group("demo")
-def test_the_demo_writes_one_page_with_every_method(demo):
-    html = demo.read_text()
-    for name, entry in whence.methods.items():
-        told = f"<h4>{name}</h4>" if not entry.facts.get("permutes") else f"<li>{name}: takes a unit&#x27;s values"
-        assert told in html
-    for case in CASES:
-        assert f'<section id="{case.model}">' in html
-    assert "<script" not in html
-    assert set(re.findall(r'(?:src|href)="([a-z]+:|#)', html)) <= {"data:", "#"}
-    assert "url(" not in html
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("demo")
-def test_the_demo_tells_magnitudes_and_warnings_in_the_small_print(demo):
-    sentence = demo.read_text().split('<section id="questions">')[0]
-    parts = {part.split("</h4>")[0]: part for part in sentence.split("<h4>")[1:]}
-    for name in whence.methods:
-        if name in parts:
-            slope = bool(whence.methods[name].facts.get("slope"))
-            assert ("Grey shows how much" in parts[name]) == slope, name
-            assert "rgba(" in parts[name].split("<p class")[0], name  # no sentence without a colour
-    assert "rgba(33" not in parts["gradient"].split("<p class")[0]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("demo")
-def test_the_demos_matrix_says_where_it_mixes_magnitudes_and_signed_values(demo):
-    cases = demo.read_text().split('<section id="')[1:]
-    told = {case.split('"')[0]: case.split("How far the methods agree")[1] for case in cases}
-    for name, after in told.items():
-        assert (", of gradient, " in after.partition(" magnitudes are ranked, ")[0]) == ("fashion" not in name)
-
-
-def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypatch, recwarn):
-    def explained(model, given, *, method, target, progress):
-        a = whence.explain(model, given, method="gradient")
-        whence.errors.warn("gradient: something is <b>odd</b>.")
-        return replace(a, receipt={**a.receipt, "warnings": ["gradient: something is <b>odd</b>."]})
-
-    monkeypatch.setattr("whence.demo.explain", explained)
-    monkeypatch.setattr("whence.demo.CASES", [case for case in CASES if case.model == "questions"])
-    monkeypatch.setattr("whence.demo.methods", {"gradient": whence.methods["gradient"]})
-    assert main(["demo", "--out", str(tmp_path / "demo.html")]) == 0
-    page = (tmp_path / "demo.html").read_text()
-    box = page.index("Something is &lt;b&gt;odd&lt;/b&gt;.</p></div>")
-    assert page.index("<h4>gradient</h4>") < box < page.index("Grey shows how much")
-    assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("demo")
-def test_the_demo_in_a_browser_asks_for_nothing(demo, tmp_path):
-    dom, console, outside = chromium(demo, tmp_path, "--dump-dom")
-    assert "<title>Where did that prediction come from?</title>" in dom
-    assert dom.count("<h4>random</h4>") == len(CASES)  # the whole page was read
-    assert console == ""
-    assert outside == []
-
-
-def test_the_demo_says_where_its_page_is(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("whence.demo.CASES", ())
-    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo.html"))
-    assert code == 0
-    assert str(tmp_path / "demo.html") in out

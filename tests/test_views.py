@@ -155,7 +155,9 @@ def test_a_method_that_ranks_nothing_agrees_with_none():
     found = c.agreement()
     assert float(found[0, 0]) == pytest.approx(1)
     assert found.isnan().tolist() == [[False, True], [True, True]]
-    assert c.to_html().count(">–</td>") == 6  # in both tables
+    page = c.to_html()
+    assert page.count(">–</td>") == 5  # the diagonal, the pair, and chance with each
+    assert "%</td>" not in page
     both = attribution(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))  # the row that ranks nothing takes no part
     assert float(whence.Comparison({"x": both}).agreement()) == pytest.approx(1)
 
@@ -172,13 +174,13 @@ def test_pictures_by_hand():
     assert masked[0, 3].tolist() == [0, 0, 0]
     assert masked[3, 3, 0] == round(200 * 0.5**0.5)
     red = images.one_side(image, grid, 1)
-    assert red[0, 0].tolist() == [178, 24, 43]
+    assert red[0, 0].tolist() == [194, 68, 14]
     assert red[3, 3].tolist() == [255, 255, 255]
     assert images.one_side(image, grid, -1)[0, 0].tolist() == [255, 255, 255]
     line = images.contour(image, grid, 0.25)
     assert line.shape == (224, 224, 3)  # enlarged, so that the line is thin
     assert line[0, 111].tolist() == [200, 200, 200]  # inside
-    assert line[0, 112].tolist() == line[0, 113].tolist() == [178, 24, 43]  # the edge
+    assert line[0, 112].tolist() == line[0, 113].tolist() == [194, 68, 14]  # the edge
     assert line[0, 114].tolist() == line[223, 223].tolist() == [200, 200, 200]
     assert images.contour(torch.zeros(3, 300, 200, dtype=torch.uint8), grid).shape == (300, 200, 3)
 
@@ -188,7 +190,7 @@ def test_one_side_has_no_paper_and_an_empty_one_says_so():
     grid = torch.zeros(2, 2)
     grid[0, 0] = 1.0
     thin = images.thin_side(image[0], grid, 1)
-    assert thin[0, 0].tolist() == [178, 24, 43, 255]
+    assert thin[0, 0].tolist() == [194, 68, 14, 255]
     assert thin[3, 7, 3] == 0
     assert images.thin_side(image[0], grid, -1) is None
     page = attribution(grid[None], image=image, image_size=(4, 8))._repr_html_()
@@ -213,7 +215,7 @@ def test_pngs_can_be_read():
     palette = image.open(
         io.BytesIO(base64.b64decode(images.palette_png(torch.tensor([[1.0, -1.0, 0.0]])).split(",")[1]))
     )
-    assert [palette.convert("RGB").getpixel((x, 0)) for x in range(2)] == [(178, 24, 43), (33, 102, 172)]
+    assert [palette.convert("RGB").getpixel((x, 0)) for x in range(2)] == [(194, 68, 14), (31, 101, 176)]
 
 
 def test_an_image_keeps_its_picture():
@@ -233,8 +235,8 @@ def test_an_image_keeps_its_picture():
 
 def test_the_scale():
     assert solid(0.0) == "#ffffff"
-    assert solid(1.0) == "#b2182b"
-    assert solid(-1.0) == "#2166ac"
+    assert solid(1.0) == "#c2440e"
+    assert solid(-1.0) == "#1f65b0"
     assert share(float("nan"), 1.0) == 0.0
     assert share(5.0, 0.0) == 0.0
     assert share(-5.0, 2.0) == -1.0
@@ -500,7 +502,10 @@ def test_warnings_stand_above_the_picture_in_every_view(capsys, tmp_path):
     quiet = attribution(torch.randn(2, 3), receipt={**told, "warnings": []})
     both = whence.Comparison({"gradient": a, "quiet": quiet})
     assert str(both).startswith("! gradient: A <b>\\x1b\n")
-    assert both.to_html().count('role="note"') == 2  # in each row, above the method that warned
+    page = both.to_html()
+    assert page.count('role="note"') == 2 * 3  # in each row, of which two stand open
+    assert page.count(">1 more warning</summary>") == 2
+    assert page.index("<b>A.</b> A &lt;b&gt;\\x1b</p>") < page.index('class="legend"')
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = a.plot()
     assert [t.get_text() for t in axes.texts if t.get_text().startswith("Warning")]

@@ -203,10 +203,11 @@ def activations(model: Any, inputs: Any, *, at: str | Sequence[str]) -> Any:
         return activations_of(model, inputs, at)
 
 
-def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Comparison:
+def compare(model: Any, inputs: Any, *, methods: Any, check: bool = False, **options: Any) -> Comparison:
     """Explain the same rows with several methods, for the same target.
 
-    `methods` is a list of names, or a dict from a name to that method's own parameters.
+    `methods` is a list of names, or a dict from a name to that method's own parameters. With `check`, the model is
+    asked again without what each method puts first, beside random orders (for classifiers, the first rows): `checks`.
     """
     given = [methods] if isinstance(methods, str) else methods
     labels = [known_methods.label(name) for name in given]
@@ -218,10 +219,16 @@ def compare(model: Any, inputs: Any, *, methods: Any, **options: Any) -> Compari
         raise ParameterError("compare takes its methods as methods=[...], at least one of them.")
     if isinstance(options.get("at"), list | tuple):
         raise ParameterError("compare explains one module, but at= is a list.\n  Compare at each of them.")
-    return Comparison({
+    found = {
         label: explain(model, inputs, method=name, **options, **(params or {}))
         for label, (name, params) in zip(labels, chosen.items(), strict=True)
-    })  # fmt: skip
+    }
+    if not check:
+        return Comparison(found)
+    from whence.evaluation.deletion_check import checked
+
+    own = {name: options[name] for name in ("wrt", "batch_size") if name in options}
+    return Comparison(found, checked(model, inputs, found, **own))
 
 
 def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options: Any) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,15 @@ def chromium(page: Path, tmp_path: Path, *more: str) -> tuple[str, str, list[str
     outside = [url for url in pages if not url.startswith(("file:", "data:", "chrome", "about:"))]
     console = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
     return done.stdout, console, outside
+
+
+def scroll_width(page: str, width: int, tmp_path: Path) -> int:
+    """How wide a page is in a frame of this width (windows are at least 500 wide), with everything that folds open."""
+    opened = escape(page.replace("<details", "<details open"))
+    told = "document.title = 'wide ' + this.contentDocument.documentElement.scrollWidth"
+    place = tmp_path / "framed.html"
+    place.write_text(
+        f'<iframe width="{width}" height="900" style="border:0" onload="{told}" srcdoc="{opened}"></iframe>'
+    )
+    dom, _, _ = chromium(place, tmp_path, "--dump-dom", "--window-size=1400,1000")
+    return int(dom.split("<title>wide ")[1].split("<")[0])

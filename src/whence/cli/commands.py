@@ -35,8 +35,10 @@ def compare_command(options: argparse.Namespace) -> int:
     check_out(options)
     wanted = by_method(options, listed(options.methods, "--methods"))
     model = model_of(options)
-    c = compare(model, rows_of(options, model), methods=wanted, **explain_options(options, model))
-    report(Comparison({name: a.merge_words() for name, a in c.items()}) if options.words else c, options)
+    rows, asked = rows_of(options, model), explain_options(options, model)
+    c = compare(model, rows, methods=wanted, check=options.check, **asked)
+    merged = Comparison({name: a.merge_words() for name, a in c.items()}, c.checks) if options.words else c
+    report(merged, options)
     return 0
 
 

@@ -62,6 +62,7 @@ def _add_explaining(command: Command) -> None:
     one.add_argument("--method", type=_method, choices=methods(), metavar="NAME", help=chosen)
     several = command("compare", commands.compare_command, "explain the same predictions with several methods")
     several.add_argument("--methods", required=True, metavar="A,B,…", help=f"{NAMES}; see `whence methods`")
+    several.add_argument("--check", action="store_true", help="ask the model without what each method puts first")
     ops = command("trace", commands.trace_command, "list every op of an explanation, its rule and its relevance")
     ops.add_argument(
         "--method", required=True, type=_method, choices=methods(), metavar="NAME", help="see `whence methods`"

@@ -246,7 +246,7 @@ class Shown:
         return page_written(page(title, [self._repr_html_()]), path)
 
     def _repr_html_(self) -> str:
-        from whence.views.rows_html import text
+        from whence.views.components import text
 
         shown = zip(self.rows, self.values, self.attributions, strict=True)
         return "".join(

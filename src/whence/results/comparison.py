@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from os import PathLike
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -18,12 +18,16 @@ from whence.util.files import Place, page_written
 from whence.util.stats import centred_ranks, correlation
 from whence.util.terminal import clean, say
 
+if TYPE_CHECKING:
+    from whence.evaluation.deletion_check import DeletionCheck
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Mapping[str, Attribution]):
-    """Attributions by method."""
+    """Attributions by method, and for each of the first rows what the model says of them, where that was asked."""
 
     attributions: Mapping[str, Attribution]
+    checks: Sequence[DeletionCheck] | None = None
 
     def __getitem__(self, method: str) -> Attribution:
         """By the method's name as it stands here, or an alias of it."""
@@ -74,10 +78,10 @@ class Comparison(Mapping[str, Attribution]):
         return clean(f"Comparison({', '.join(self.attributions)})")
 
     def to_html(self, path: Place = None, *, title: str = "Whence: methods compared") -> str:
-        """A self-contained page, one section per method; written to a file, if there is a path."""
-        from whence.views.html import compared, page
+        """A self-contained page, a report for each row; written to a file, if there is a path."""
+        from whence.views.comparison import page_of
 
-        return page_written(page(title, [compared(self)]), path)
+        return page_written(page_of(self, title), path)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what the name's ending says: html, png, svg, pdf, json or csv."""
@@ -86,9 +90,9 @@ class Comparison(Mapping[str, Attribution]):
         write(self, path)
 
     def _repr_html_(self) -> str:
-        from whence.views.html import compared
+        from whence.views.comparison import cell_of
 
-        return compared(self)
+        return cell_of(self)
 
 
 def _flat(a: Attribution) -> Tensor:

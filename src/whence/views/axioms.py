@@ -155,6 +155,11 @@ def page_of_textbook(t: TextbookTable, title: str) -> str:
 
 def textbook_section(t: TextbookTable) -> str:
     """The usual table, stated → measured, with counter-examples below."""
+    return f"<section>{textbook_grid(t)}{textbook_notes(t)}</section>"
+
+
+def textbook_grid(t: TextbookTable) -> str:
+    """The table itself, and how to read it."""
     of, names = list(t.reference), list(dict.fromkeys(name for _, name in t.entries))
     heads = "".join(f"<th>{text(m)}</th>" for m in of)
     body = f"<tr><th>reference-based</th>{''.join(f'<td>{_yes(t.reference[m])}</td>' for m in of)}</tr>"
@@ -164,15 +169,21 @@ def textbook_section(t: TextbookTable) -> str:
             for e in (t[m, name] for m in of)
         )
         body += f"<tr><th>{text(name.replace('_', ' '))}</th>{cells}</tr>"
+    return (
+        "<p>Each entry is what papers state → what is measured on toy functions, with the violation. "
+        "A star: a counter-example from beyond them is listed below.</p>"
+        f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
+    )
+
+
+def textbook_notes(t: TextbookTable) -> str:
+    """The witnesses, the counter-examples, and who states what."""
     beside = "".join(f"<li>{text(_of(e))}: {text(a)}</li>" for e in t.entries.values() for a in e.against)
     fails = "".join(
         f"<li>{text(e.method)}, {text(e.property)}: {text(e.where)}</li>" for e in t.entries.values() if e.where
     )
     return (
-        "<section><p>Each entry is what papers state → what is measured on toy functions, with the violation. "
-        "A star: a counter-example from beyond them is listed below.</p>"
-        f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
         f"<h3>Witnesses</h3><ul>{fails}</ul>"
         f"<h3>Counter-examples beyond the toy functions</h3><ul>{beside}</ul>"
-        f"<h3>Stated by</h3><ul>{''.join(f'<li>{text(said)}</li>' for said in _sources(t))}</ul></section>"
+        f"<h3>Stated by</h3><ul>{''.join(f'<li>{text(said)}</li>' for said in _sources(t))}</ul>"
     )

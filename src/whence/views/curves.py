@@ -8,8 +8,8 @@ from typing import Any
 
 from whence.errors import ParameterError
 from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.views.components import text
 from whence.views.plot import pyplot
-from whence.views.rows_html import text
 
 ARROW = {"higher": "↑", "lower": "↓", "nearer to 0": "→0"}
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#6a3d9a")

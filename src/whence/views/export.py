@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ FORMS: dict[str, Writer] = {
 def plain(found: Result) -> Any:
     """As JSON takes it."""
     if isinstance(found, Comparison):
-        return {"methods": {name: plain(a) for name, a in found.items()}}
+        checks = {"checks": [_clean(asdict(check)) for check in found.checks]} if found.checks is not None else {}
+        return {"methods": {name: plain(a) for name, a in found.items()}, **checks}
     rows: list[dict[str, Any]] = [{} for _ in range(len(found))]
     for part in maps(found, len(found)):
         row = rows[part.row]

@@ -1,47 +1,21 @@
-"""One self-contained HTML page: inline styles, escaped text, no script, no request."""
+"""One attribution as a self-contained HTML page: inline styles, escaped text, no script, no request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from whence.methods import methods
 from whence.results.attribution import Attribution
-from whence.views import images
+from whence.views import components, images
 from whence.views.colours import wash
+from whence.views.components import text
 from whence.views.maps import Map, counted, maps, notices, sizes_of, spelled, start_of
-from whence.views.rows_html import COLUMN, figure, heatmap, matrix, row, text
+from whence.views.rows_html import figure, heatmap, matrix, row
 from whence.views.terminal import cuts
 
-if TYPE_CHECKING:
-    from whence.results.comparison import Comparison
-
-__all__ = ["compared", "facts", "figure", "heatmap", "page", "section", "text"]
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d9dee4; --cell: #f6f7f9;
-  --warn-ink: #664700; --warn-wash: #fdf5dc; --warn-line: #d9a514; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --soft: #a2abb6; --paper: #14171a; --line: #333a42; --cell: #1d2125;
-    --warn-ink: #f2cf7a; --warn-wash: #2b2412; --warn-line: #a27b18; } }
-body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 68rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .3rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; overflow-wrap: anywhere; }
-h4 { font-size: .85rem; margin: .6rem 0 .1rem; }
-p { margin: .3rem 0 .8rem; max-width: 46rem; } .soft { color: var(--soft); font-size: .9rem; }
-figure { margin: 0; max-width: 14rem; }
-figcaption { overflow-wrap: anywhere; }
-summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
-table { border-collapse: collapse; font-size: .9rem; }
-.plain td, .plain th { border-bottom: 1px solid var(--line); padding: .25rem .7rem .25rem 0; text-align: left; }
-.wide tr > :first-child { position: sticky; left: 0; background: var(--paper); }
-code { background: var(--cell); padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
-.method { border-top: 1px solid var(--line); padding-top: .5rem; margin-top: .9rem; }
-@media print { body { max-width: none; padding: 0; } section, figure, .method { break-inside: avoid; } }
-"""
+__all__ = ["facts", "figure", "heatmap", "page", "section", "text"]
 
 LEGEND = "".join(
     f'<span style="background:{wash(part / 4)};color:var(--ink,inherit);padding:.1rem .55rem">{name}</span>'
@@ -50,12 +24,8 @@ LEGEND = "".join(
 
 
 def page(title: str, sections: Sequence[str], lead: str = "") -> str:
-    """A whole page."""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{lead}{''.join(sections)}</body></html>"
-    )
+    """A whole page under its title."""
+    return components.page(title, f"<div><h1>{text(title)}</h1>{lead}{''.join(sections)}</div>", narrow=True)
 
 
 def section(a: Attribution, note: str = "", most: int = 12) -> str:
@@ -71,28 +41,6 @@ def section(a: Attribution, note: str = "", most: int = 12) -> str:
         f"<section><h2>{text(a.method)}</h2>{above}{''.join(shown)}{more}"
         f'{_relevance(a.receipt)}<p class="soft">{LEGEND} {text(facts(a))}</p></section>'
     )
-
-
-def compared(
-    c: Comparison, most: int = 12, described: bool = False, notes: Mapping[str, Sequence[str]] | None = None
-) -> str:
-    """The same rows by every method, one under the other, and how far the methods agree; `notes` are by method."""
-    first = next(iter(c.values()))
-    legend = (
-        f'<p class="soft">{LEGEND} {_explained(first)}Each method\'s colours are shares of its own largest value.</p>'
-    )
-    found = [] if described else [legend]
-    by = {name: list(_by_row(a, most)) for name, a in c.items()}
-    for number in range(min(len(first), most)):
-        head = _headline(first, next(iter(by.values()))[number])
-        blocks = "".join(
-            f'<div class="method"><h4>{text(name)}</h4>{banner(notices(a))}{row(a, by[name][number])}'
-            f'<p class="soft" style="font-size:.78rem">{_described(a) if described else ""}'
-            f"{'<br>'.join(map(text, [facts(a), *(notes or {}).get(name, ())]))}</p></div>"
-            for name, a in c.items()
-        )
-        found.append(f"<section><h3>{head}</h3>{blocks}</section>")
-    return "".join(found) + _agreement(c)
 
 
 _BOX = (  # with colours of its own, because a notebook has no style sheet of ours
@@ -114,10 +62,6 @@ def banner(messages: Sequence[str]) -> str:
 def _explained(a: Attribution) -> str:
     """Which model it was, as far as it is known."""
     return f"Model: <b>{text(a.receipt['model'])}</b>. " if a.receipt.get("model") else ""
-
-
-def _described(a: Attribution) -> str:
-    return f"{text(methods[a.method].description)} {text(methods[a.method].paper)}<br>"
 
 
 def _by_row(a: Attribution, most: int) -> list[list[Map]]:
@@ -198,37 +142,3 @@ def _relevance(receipt: Mapping[str, Any]) -> str:
             f'<table class="plain">{stages}</table>'
         )
     return f"<details><summary>Relevance from layer to layer</summary>{''.join(lines)}</details>"
-
-
-def _agreement(c: Comparison) -> str:
-    if len(c) < 2:
-        return ""
-    common, chance, rank = (c.agreement(kind).tolist() for kind in ("common", "chance", "rank"))
-    head = "".join(f'<th style="{COLUMN}">{text(name)}</th>' for name in c)
-    tables = []
-    for found, beside in ((common, chance), (rank, None)):
-        body = "".join(
-            f'<tr><th style="text-align:left;padding-right:.5rem">{text(name)}</th>'
-            + "".join(_correlation(x, None if beside is None else beside[i][j]) for j, x in enumerate(found[i]))
-            + "</tr>"
-            for i, name in enumerate(c)
-        )
-        tables.append(
-            '<div class="wide" style="overflow-x:auto"><table style="border-collapse:collapse;font-size:.72rem">'
-            f"<tr><td></td>{head}</tr>{body}</table></div>"
-        )
-    return (
-        "<section><h2>How far the methods agree</h2><p>The share that two methods have in common, 1 − ½ Σ |a − b| of "
-        "their values over the sum of magnitudes, mean over rows: 1 is the same map, 0 nothing in common; small beside "
-        "it what chance has in common with them. – where a method has other units or is 0 everywhere.</p>"
-        f"{tables[0]}<details><summary>Rank correlation</summary><p>1 is the same order of all units, 0 none, −1 the "
-        f"reverse; units that neither method cares about count as much as others.</p>{tables[1]}</details></section>"
-    )
-
-
-def _correlation(x: float, chance: float | None = None) -> str:
-    style = "padding:.2rem .28rem;text-align:right"
-    if x != x:
-        return f'<td style="{style}">–</td>'
-    beside = "" if chance is None or chance != chance else f" <small>{chance:.2f}</small>"
-    return f'<td style="{style};background:{wash(x)}">{round(x, 2) + 0.0:.2f}{beside}</td>'

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence.views.colours import BLUE, RED, solid
+from whence.views.colours import AGAINST, FOR, solid
 
 
 def png(pixels: Tensor) -> str:
@@ -27,6 +27,26 @@ def palette_png(shares: Tensor, ink: bool = False) -> str:
     colours = b"".join(bytes.fromhex(solid(step / 127.5 - 1, ink)[1:]) for step in range(256))
     lines = b"".join(b"\0" + bytes(line) for line in steps)
     return _address(struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0), [(b"PLTE", colours)], lines)
+
+
+def layer_png(shares: Tensor, signs: bool) -> str:
+    """Shares in [-1, 1] as a layer over an image: for and against in their colours, over `pale`.
+
+    Without signs it is darkness over the image itself, which leaves bright what matters.
+    """
+    height, width = shares.shape
+    known = shares.nan_to_num(0.0, 0.0, 0.0).clamp(-1, 1)
+    steps = ((known if signs else known.abs() * 2 - 1) * 127.5 + 127.5).round().long().tolist()
+    parts = [step / 127.5 - 1 for step in range(256)]
+    colours = b"".join(bytes((FOR if part > 0 else AGAINST) if signs else (0, 0, 0)) for part in parts)
+    weights = [_COVERED * abs(part) ** 0.8 if signs else _DARK * (1 - ((part + 1) / 2) ** 0.6) for part in parts]
+    alphas = bytes(round(255 * weight) for weight in weights)
+    lines = b"".join(b"\0" + bytes(line) for line in steps)
+    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    return _address(head, [(b"PLTE", colours), (b"tRNS", alphas)], lines)
+
+
+_COVERED, _DARK = 0.85, 0.9  # of the image, under the fullest colour and where nothing matters
 
 
 def _address(head: bytes, more: list[tuple[bytes, bytes]], lines: bytes) -> str:
@@ -52,12 +72,17 @@ def stretched(grid: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(grid[None, None], size, mode="nearest")[0, 0]
 
 
+def pale(image: Tensor) -> Tensor:
+    """The image in pale grey, (height, width, 3), for colours to lie over."""
+    return (110 + 0.57 * image.double().mean(0, keepdim=True).expand(3, -1, -1)).permute(1, 2, 0)
+
+
 def overlay(image: Tensor, grid: Tensor) -> Tensor:
     """The image in pale grey with the map's colours over it; `image` is bytes (3, height, width)."""
     shares = _shares(image, grid)
-    grey = 110 + 0.57 * image.double().mean(0, keepdim=True).expand(3, -1, -1)
-    colour = torch.where(shares[None] > 0, _end(RED), _end(BLUE))
-    weight = 0.85 * shares.abs()[None] ** 0.8
+    grey = pale(image).permute(2, 0, 1)
+    colour = torch.where(shares[None] > 0, _end(FOR), _end(AGAINST))
+    weight = _COVERED * shares.abs()[None] ** 0.8
     return (grey + (colour - grey) * weight).round().permute(1, 2, 0)
 
 
@@ -70,13 +95,13 @@ def masked(image: Tensor, grid: Tensor) -> Tensor:
 def one_side(image: Tensor, grid: Tensor, sign: int) -> Tensor:
     """Only what speaks for, or only what speaks against, on white."""
     shares = _one_sided(image, grid, sign)
-    return (255 + (_end(RED if sign > 0 else BLUE) - 255) * shares**0.8).round().permute(1, 2, 0)
+    return (255 + (_end(FOR if sign > 0 else AGAINST) - 255) * shares**0.8).round().permute(1, 2, 0)
 
 
 def thin_side(image: Tensor, grid: Tensor, sign: int) -> Tensor | None:
     """The same on no paper at all, with alpha (height, width, 4); None where there is nothing."""
     shares = _one_sided(image, grid, sign)
-    colour = _end(RED if sign > 0 else BLUE).expand(3, *shares.shape[1:])
+    colour = _end(FOR if sign > 0 else AGAINST).expand(3, *shares.shape[1:])
     return torch.cat([colour, (255 * shares**0.8).round()]).permute(1, 2, 0) if bool(shares.any()) else None
 
 
@@ -95,7 +120,7 @@ def contour(image: Tensor, grid: Tensor, top: float = 0.1) -> Tensor:
     times = max(1, _SIDE // max(inside.shape))
     large, shown = (_larger(part, times) for part in (inside[None].double(), image.double()))
     wide = F.max_pool2d(large, 5, 1, 2) > 0
-    return torch.where(wide & (large == 0), _end(RED), shown).round().permute(1, 2, 0)
+    return torch.where(wide & (large == 0), _end(FOR), shown).round().permute(1, 2, 0)
 
 
 _SIDE = 224  # pixels, of the longer side of an enlarged image

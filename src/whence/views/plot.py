@@ -13,10 +13,10 @@ from whence.results.attribution import Attribution
 from whence.util.checks import check_choice
 from whence.util.terminal import clean
 from whence.views import images, rows_html
-from whence.views.colours import BLUE, GREY, RED, share
+from whence.views.colours import AGAINST, FOR, GREY, share
 from whence.views.maps import Map, maps, notices, spelled
 
-_RED, _BLUE, _GREY = (tuple(c / 255 for c in end) for end in (RED, BLUE, GREY))
+_FOR, _AGAINST, _GREY = (tuple(c / 255 for c in end) for end in (FOR, AGAINST, GREY))
 
 
 def plot(a: Attribution, ax: Any = None, row: int = 0, target: int | None = None, **how: Any) -> Any:
@@ -87,7 +87,7 @@ def words(
     x, y, height = 0.0, top, 0.0
     for unit, value in zip(units, values, strict=True):
         part = share(value, largest)
-        colour = _GREY if ink else _RED if part > 0 else _BLUE
+        colour = _GREY if ink else _FOR if part > 0 else _AGAINST
         box = {"facecolor": (colour, 0.62 * abs(part) ** 0.8), "edgecolor": "none", "pad": 1.5}
         shown = ax.text(
             x, y, clean(spelled(unit)), fontsize=size, va="top", bbox=box, transform=ax.transAxes, parse_math=False
@@ -172,7 +172,9 @@ def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
     part = parts[0]
     values = part.values.tolist()
     names = part.units or [str(i) for i in range(len(values))]
-    ax.barh(range(len(values)), values, color=[_GREY if not part.signed else _RED if v > 0 else _BLUE for v in values])
+    ax.barh(
+        range(len(values)), values, color=[_GREY if not part.signed else _FOR if v > 0 else _AGAINST for v in values]
+    )
     ax.set_yticks(range(len(values)), [_tick(name) for name in names], fontsize=7)
     ax.invert_yaxis()
     ax.axvline(0, color="black", linewidth=0.6)

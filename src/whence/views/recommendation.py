@@ -7,7 +7,7 @@ import textwrap
 from whence.evaluation.recommend import FEW, GUARANTEE, Recommendation
 from whence.util.terminal import clean
 from whence.views import scoreboard
-from whence.views.rows_html import text
+from whence.views.components import text
 
 _HEADS = ("", "method", "faithfulness", "95 % interval", "s / row")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 
 import torch
 from torch import Tensor
 
 from whence.results.attribution import Attribution
-from whence.util.terminal import clean
 from whence.views import images
 from whence.views.colours import share, solid, wash
+from whence.views.components import text
 from whence.views.maps import Map, has_tokens, spelled
 from whence.views.text import paragraphs
 
@@ -92,7 +91,7 @@ def image(a: Attribution, maps: list[Map]) -> str:
         shown = a.image[part.row].expand(3, -1, -1)
         views: dict[str, Tensor | None] = {
             "the image": shown.permute(1, 2, 0),
-            "what speaks for (red) and against (blue)": images.overlay(shown, part.values),
+            "what speaks for (orange) and against (blue)": images.overlay(shown, part.values),
             "the image, as bright as it matters": images.masked(shown, part.values),
             "for": images.thin_side(shown, part.values, 1),
             "against": images.thin_side(shown, part.values, -1),
@@ -225,19 +224,24 @@ def numbers(a: Attribution, maps: list[Map]) -> str:
     return f'<div style="{_GRID}">{"".join(figure(m.values, m.caption, not m.signed, m.units) for m in maps)}</div>'
 
 
-def figure(values: Tensor, caption: str, ink: bool = False, names: Sequence[str] | None = None) -> str:
-    """A map of numbers as coloured cells, with the numbers on hover."""
+def figure(
+    values: Tensor, caption: str, ink: bool = False, names: Sequence[str] | None = None, limit: float = 0.0
+) -> str:
+    """A map of numbers as coloured cells, with the numbers on hover; `limit`, if not 0, has the fullest colour."""
     grid = images.flat(values)
     wide = "grid-column:1/-1;max-width:none;" if grid.dim() < 2 else ""
-    shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink, names if grid.dim() == 1 else None)
+    named = names if grid.dim() == 1 else None
+    shown = heatmap(grid.reshape(1, -1) if grid.dim() < 2 else grid, caption, ink, named, limit)
     return f'<figure style="margin:0;{wide}">{shown}<figcaption style="{_SMALL}">{text(caption)}</figcaption></figure>'
 
 
-def heatmap(grid: Tensor, label: str = "", ink: bool = False, names: Sequence[str] | None = None) -> str:
+def heatmap(
+    grid: Tensor, label: str = "", ink: bool = False, names: Sequence[str] | None = None, limit: float = 0.0
+) -> str:
     """A 2-D grid on one scale: cells with numbers on hover, or a picture where there are many."""
     rows, columns = grid.shape
     grid = grid.nan_to_num(0.0, 0.0, 0.0)
-    largest = float(grid.abs().max()) or 1.0
+    largest = limit or float(grid.abs().max()) or 1.0
     strip = "height:2.2rem;" if rows == 1 else ""
     if rows * columns > _CELLS:
         address = images.palette_png(grid / largest, ink)
@@ -253,11 +257,6 @@ def heatmap(grid: Tensor, label: str = "", ink: bool = False, names: Sequence[st
         f'style="display:block;width:100%;background:#fff;border-radius:4px;{strip}max-width:{columns * 2.5:.1f}rem" '
         f'shape-rendering="crispEdges">{cells}</svg>'
     )
-
-
-def text(value: object) -> str:
-    """Escaped, without control characters."""
-    return escape(clean(str(value)))
 
 
 KINDS: tuple[tuple[Callable[[Attribution, list[Map]], bool], Draw], ...] = (

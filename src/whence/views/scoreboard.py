@@ -9,8 +9,8 @@ from collections.abc import Callable
 from whence.evaluation.scoreboard import Column, Score, Scoreboard
 from whence.util.terminal import clean
 from whence.views.colours import wash
+from whence.views.components import text
 from whence.views.curves import ARROW, drawn, number
-from whence.views.rows_html import text
 
 _COST = ("copies", "passes", "s / row", "× fb")
 
@@ -105,7 +105,7 @@ def section(board: Scoreboard) -> str:
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr>{head}</tr>{''.join(lines)}</table></div>"
-        '<p class="soft">Red is better and blue is worse than random; bold is told apart from all others.</p>'
+        '<p class="soft">Orange is better and blue is worse than random; bold is told apart from all others.</p>'
         f"{curves}"
         f'<details><summary>How it was measured</summary><ul class="soft">{said}</ul></details></section>'
     )
