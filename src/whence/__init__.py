@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from whence.results.attribution import Attribution
     from whence.results.comparison import Comparison
     from whence.results.trace import Trace
+    from whence.runs.opened import Run, open
+    from whence.runs.run import run
     from whence.subject.named_baselines import neutral
     from whence.subject.neurons import neuron
 
@@ -48,9 +50,9 @@ __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022  (in four groups)
     # verbs
     "load", "wrap", "explain", "activations", "compare", "trace", "evaluate", "recommend", "axioms",
-    "infidelity", "sensitivity_max",
+    "infidelity", "sensitivity_max", "run", "open",
     # results
-    "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable",
+    "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable", "Run",
     # extension points
     "method", "methods", "metric", "metrics", "Call", "derivative", "neutral", "neuron",
     # errors
@@ -67,7 +69,7 @@ _MODULES = {  # where each name is defined; errors are in whence.errors, `method
     "Scoreboard": "evaluation.scoreboard", "Recommendation": "evaluation.recommend", "AxiomTable": "evaluation.axioms",
     "method": "methods", "metric": "evaluation.metrics",
     "Call": "engine.call", "derivative": "engine.call", "neutral": "subject.named_baselines",
-    "neuron": "subject.neurons",
+    "neuron": "subject.neurons", "run": "runs.run", "open": "runs.opened", "Run": "runs.opened",
 }  # fmt: skip
 
 

@@ -89,7 +89,8 @@ def compared(c: Comparison) -> str:
     rows = []
     for i, (name, a) in enumerate(c.items()):
         gap = "–" if a.gap is None else f"{float(a.gap.max()):.2g}"
-        passes = f"{a.receipt['forward_passes']}+{a.receipt['backward_passes']}"
+        counts = [a.receipt.get(f"{way}_passes") for way in ("forward", "backward")]  # none of a row of a run
+        passes = "–" if None in counts else "{}+{}".format(*counts)
         score = f"{float(a.output_value.flatten()[0]):.4g}{beside}"
         each = zip(common[i].tolist(), chance[i].tolist(), rank[i].tolist(), strict=True)
         rows.append([name, score, gap, passes, *[_agreed(*cell) for cell in each]])

@@ -1,0 +1,170 @@
+"""`whence.run`: explain a data set shard by shard; whatever interrupts it, the same call goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from whence.errors import FileError, InputError, ParameterError, warn
+from whence.runs import manifest as manifests
+from whence.runs import plan, spool
+from whence.runs.executors import Outcome, dispatched, inline
+from whence.runs.job import Job, job_of
+from whence.runs.lock import locked
+from whence.runs.models import check_name, identity, is_named, loaded, name_of
+from whence.runs.opened import Run
+from whence.runs.plan import Shard
+from whence.runs.shard import Worker
+from whence.runs.sources import found
+from whence.runs.storage import Storage, is_local, library, storage_of
+from whence.util.checks import check_choice, check_count
+from whence.util.progress import bar
+
+_WORKERS = 2
+
+
+def run(
+    model: Any,
+    data: Any,
+    *,
+    methods: Any,
+    out: str | os.PathLike[str],
+    metrics: Any = None,
+    executor: str = "inline",
+    workers: int | None = None,
+    shard_rows: int | None = None,
+    address: str | None = None,
+    gpus_per_worker: float = 0,
+    progress: bool | None = None,
+    columns: Mapping[str, str] | None = None,
+    task: str | None = None,
+    long: str = "error",
+    batch_size: int | None = None,
+    dtype: str = "float32",
+    retry_errors: bool = False,
+    **options: Any,
+) -> Run:
+    """Explain every row of a data set, and write the answers into the folder `out`, a Parquet file per shard of rows.
+
+    `data` is a file (.jsonl, .csv, .parquet), a folder or a glob of them, a data set that Hugging Face's save_to_disk
+    wrote, a folder of images, or an iterable of rows. The same call on the same folder goes on where an earlier one was
+    interrupted. With `executor="process"` or "ray" the model is named by what each worker can load: what `whence.load`
+    takes, or "package.module:function". Further options are those of `explain`.
+    """
+    check_choice("executor", executor, ("inline", "process", "ray"))
+    check_name(model, executor)
+    for name, count in (("workers", workers), ("shard_rows", shard_rows)):
+        if count is not None:
+            check_count(name, count)
+    library("pyarrow.parquet"), library("fsspec")
+    storage = storage_of(out)
+    job = job_of(
+        name_of(model), methods, options, metrics=metrics, columns=dict(columns or {}), task=task, long=long,
+        batch_size=batch_size, dtype=dtype,
+    )  # fmt: skip
+    if executor != "inline":
+        job.packed()  # whatever workers cannot be told is an error now
+    with locked(storage):
+        live = _live(model, job, executor)
+        begin: dict[str, Any] = {
+            "identity": identity(live, job.model),
+            "out": storage.address,
+            "retry_errors": retry_errors,
+        }
+        shards, fingerprint = _begun(storage, job, data, begin["identity"], shard_rows)
+        begin["fingerprint"] = fingerprint
+        if executor == "inline":
+            outcomes = inline(Worker(job, live, storage, fingerprint, retry_errors), shards)
+        else:
+            crew = _crew(executor, job, begin, workers or _WORKERS, address, gpus_per_worker)
+            outcomes = dispatched(crew, shards, min(workers or _WORKERS, len(shards)))
+        _finish(storage, outcomes, shards, progress)
+    return Run.at(storage)
+
+
+def _live(model: Any, job: Job, executor: str) -> Any:
+    """The model in this process, where it is needed here: to explain, or to see what it is."""
+    if not is_named(model):
+        return model
+    from_files = job.model.startswith("zoo:") or os.path.isdir(job.model)
+    return None if executor != "inline" and from_files else loaded(job.model, job.task, job.long)
+
+
+def _begun(storage: Storage, job: Job, data: Any, model: str, shard_rows: int | None) -> tuple[list[Shard], str]:
+    """The shards of this run, new or begun before: then it must be the same run."""
+    old = manifests.read(storage)
+    rows = shard_rows or (old or {"of": {}})["of"].get("shard_rows", plan.SHARD_ROWS)
+    for folder in ("out", "errors", spool.FOLDER, ""):
+        storage.clean(folder)
+    sources, shards = plan.planned(_files(storage, data), rows)
+    new = manifests.manifest_of(job, model, sources, len(shards), rows)
+    if old is not None and old["fingerprint"] != new["fingerprint"] and storage.names("out"):
+        _drop_spooled(storage, old)
+        manifests.check(old, new, storage.address)
+    if old is None and (foreign := storage.names("out")):
+        raise FileError(
+            f"{storage.address} has files in out/ ({sorted(foreign)[0]}), but no manifest.json.\n  Give another folder."
+        )
+    _drop_spooled(storage, new)
+    plan.write(storage, shards)
+    if old is None or old != new:
+        manifests.write(storage, new)
+    return shards, new["fingerprint"]
+
+
+def _files(storage: Storage, data: Any) -> list[tuple[str, str]]:
+    if isinstance(data, str | os.PathLike):
+        place = os.fspath(data)
+        whole = os.path.abspath(os.path.expanduser(place))
+        try:
+            return found(place)
+        except FileError:
+            if is_local(place) and spool.is_images(whole):
+                return spool.spooled(storage, spool.images(whole))
+            raise
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise InputError(f"data is {type(data).__name__}.\n  Give a file, a folder, a glob, or an iterable of rows.")
+    return spool.spooled(storage, data)
+
+
+def _drop_spooled(storage: Storage, manifest: Mapping[str, Any]) -> None:
+    """Remove rows that were written down and are not of this run."""
+    known = {os.path.basename(source["path"]) for source in manifest["data"]}
+    for name in storage.names(spool.FOLDER) - known:
+        storage.remove(f"{spool.FOLDER}/{name}")
+
+
+def _crew(executor: str, job: Job, begin: dict[str, Any], workers: int, address: str | None, gpus: float) -> Any:
+    if executor == "process":
+        if address is not None:
+            raise ParameterError('address= is that of a Ray cluster.\n  Leave it out, or give executor="ray".')
+        from whence.runs.processes import Processes
+
+        return Processes(job, begin, gpus)
+    from whence.runs.ray_actors import Actors
+
+    return Actors(job, begin, workers, address, gpus)
+
+
+def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], progress: bool | None) -> None:
+    """Let all shards be done; what failed is told once, at the end."""
+    failed, aside = 0, []
+    try:
+        with bar(sum(shard.rows for shard in shards), progress, "run") as counted:
+            for outcome in outcomes:
+                if "aside" in outcome:
+                    aside.append(outcome)
+                failed += outcome.get("failed", 0)
+                counted(outcome["rows"])
+    finally:
+        for folder in ("out", "errors"):
+            storage.clean(folder)
+    if failed:
+        warn(f"{failed} rows could not be explained, or not by every method: see errors/ in {storage.address}.")
+    for outcome in aside:
+        last = outcome["row"] + outcome["rows"] - 1
+        warn(
+            f"Shard {outcome['shard']} (rows {outcome['row']} to {last}) was set aside: {outcome['aside']}. "
+            "The same call tries it again."
+        )
