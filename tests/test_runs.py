@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import whence
 from tests.support.runs import MODEL, parts, rows, small, written
+from whence.cli import main
 
 METHODS = ["gradient", "integrated_gradients"]
 
@@ -70,3 +76,158 @@ def test_a_broken_line_is_one_error(tmp_path: Path) -> None:
     assert len(run) == 18
     assert [(e["row"], e["line"]) for e in run.errors()] == [(7, 8), (11, 12)]
     assert sum(batch.num_rows for batch in run.batches(failed=True)) == 20
+
+
+def test_what_is_done_is_not_done_again(data: Path, tmp_path: Path) -> None:
+    whence.run(MODEL, data, methods=METHODS, out=tmp_path / "run", shard_rows=16)
+    files = sorted((tmp_path / "run" / "out").iterdir())
+    before = [path.stat().st_mtime_ns for path in files]
+    files[1].unlink()
+    whence.run(MODEL, data, methods=METHODS, out=tmp_path / "run")
+    after = [path.stat().st_mtime_ns for path in files]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, True]
+
+
+# ---- kinds of data ----
+
+
+def as_parquet(folder: Path, given: list[dict[str, Any]]) -> Any:
+    for name, some in (("a.parquet", given[:25]), ("b.parquet", given[25:])):
+        pq.write_table(pa.Table.from_pylist(some), folder / name, row_group_size=10)
+    return folder
+
+
+def as_glob(folder: Path, given: list[dict[str, Any]]) -> Any:
+    for name, some in (("a-1.jsonl", given[:3]), ("a-2.jsonl", given[3:])):
+        (folder / name).write_text("\n\n".join(map(json.dumps, some)))
+    (folder / "b.jsonl").write_text("nothing")
+    return f"{folder}/a-*.jsonl"
+
+
+def as_csv(folder: Path, given: list[dict[str, Any]]) -> Any:
+    with (folder / "rows.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        write = csv.writer(file)
+        write.writerow([*"abcdef", "label", "id"])
+        write.writerows([*row["inputs"], row["label"], f'{row["id"]}\n, of "two" lines'] for row in given)
+    return folder / "rows.csv"
+
+
+def as_data_set(folder: Path, given: list[dict[str, Any]]) -> Any:
+    """What Hugging Face's `Dataset.save_to_disk` writes."""
+    names = []
+    for number, some in enumerate((given[:22], given[22:])):
+        names.append({"filename": f"data-{number:05d}-of-00002.arrow"})
+        table = pa.Table.from_pylist(some)
+        with pa.OSFile(str(folder / names[-1]["filename"]), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+            out.write_table(table, max_chunksize=6)
+    (folder / "state.json").write_text(json.dumps({"_data_files": names, "_indices_data_files": None}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def as_iterable(folder: Path, given: list[dict[str, Any]]) -> Any:
+    return ({**row, "inputs": np.array(row["inputs"], np.float32)} for row in given)
+
+
+@pytest.mark.parametrize("kind", [as_parquet, as_glob, as_csv, as_data_set, as_iterable])
+def test_every_kind_of_data_gives_the_same_rows(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "data").mkdir()
+    whole = whence.explain(small(), torch.tensor([row["inputs"] for row in rows(40)]), method="gradient").values
+    run = whence.run(
+        MODEL, kind(tmp_path / "data", rows(40)), methods="gradient", out=tmp_path / "run", shard_rows=9, batch_size=4
+    )
+    found = run.to_arrow(["row", "id", "label", "values_gradient"]).to_pylist()
+    assert [(row["row"], row["id"][:2]) for row in found] == [(n, f"r{n}"[:2]) for n in range(40)]
+    assert [row["label"] for row in found] == [str(n % 3) for n in range(40)]
+    assert np.allclose([row["values_gradient"] for row in found], whole.numpy(), rtol=0, atol=1e-6)
+
+
+def test_an_iterable_of_other_rows_is_refused(tmp_path: Path) -> None:
+    for count, fails in ((20, False), (20, False), (21, True)):
+        if not fails:
+            run = whence.run(MODEL, iter(rows(count)), methods="gradient", out=tmp_path / "run", shard_rows=9)
+            continue
+        with pytest.raises(whence.FileError, match="data: .* has other contents"):
+            whence.run(MODEL, iter(rows(count)), methods="gradient", out=tmp_path / "run")
+    assert len(run) == 20
+    assert len(list((tmp_path / "run" / "data").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_files_open_in_duckdb_polars_and_pandas(data: Path, tmp_path: Path) -> None:
+    duckdb, polars, pandas = map(pytest.importorskip, ("duckdb", "polars", "pandas"))
+    for dtype in ("float32", "float16"):
+        run = whence.run(MODEL, data, methods="gradient", out=tmp_path / dtype, shard_rows=16, dtype=dtype)
+        first = run[0].values[0].tolist()
+        places = f"{tmp_path / dtype}/out/*.parquet"
+        found = duckdb.sql(f"select values_gradient from '{places}' where row = 0").fetchall()[0][0]
+        assert np.allclose(found, first)
+        assert np.allclose(polars.read_parquet(places).filter(polars.col("row") == 0)["values_gradient"][0], first)
+        assert np.allclose(pandas.read_parquet(tmp_path / dtype / "out").values_gradient[0], first)
+
+
+def test_metrics_are_columns(data: Path, tmp_path: Path) -> None:
+    run = whence.run(MODEL, data, methods=METHODS, metrics=["sparseness"], out=tmp_path / "run", shard_rows=40)
+    x = torch.tensor([row["inputs"] for row in rows(40)])
+    board = whence.evaluate(small(), x, methods=METHODS, metrics=["sparseness"])
+    table = run.to_pandas()
+    for method in METHODS:
+        mean = table[f"sparseness_{method}"].mean()
+        assert abs(mean - board[method, "sparseness"].value) < 1e-6
+
+
+# ---- texts and images of bundled models ----
+
+
+def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    texts = ["A warm little film.", "dull", "not so bad, not so good", "" * 3 + "it moves"]
+    run = whence.run("zoo:sentiment", texts, methods=["input_x_gradient"], out=tmp_path / "run", target="positive")
+    model = whence.load("zoo:sentiment")
+    for text, a in zip(texts, run, strict=True):
+        b = whence.explain(model, text, method="input_x_gradient", target="positive")
+        assert (a.text, a.units, a.spans, a.words, a.special) == (b.text, b.units, b.spans, b.words, b.special)
+        assert a.labels == ["positive"]
+        assert torch.allclose(a.values, b.values.float(), rtol=0, atol=1e-5 * float(b.values.abs().max()))
+        assert a.merge_words().units == b.merge_words().units
+        assert "<" in a.to_html()
+    found = run.to_pandas(["prediction", "probability", "target"])
+    assert found.prediction.tolist() == [whence.explain(model, t, method="gradient").labels[0] for t in texts]
+
+
+def test_maps_of_images_are_in_a_file_beside(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("transformers")
+    for label, seed in (("Coat", 0), ("Bag", 1)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        drawn = np.random.default_rng(seed).integers(0, 255, (28, 28), dtype=np.uint8)
+        image.fromarray(drawn).save(tmp_path / "images" / label / "one.png")
+    run = whence.run("zoo:fashion-cnn", tmp_path / "images", methods=METHODS, out=tmp_path / "run")
+    assert [row["label"] for row in run.to_arrow().to_pylist()] == ["Bag", "Coat"]
+    assert (tmp_path / "run" / "out" / "part-00000.safetensors").exists()
+    a = run["integrated_gradients"][1]
+    b = whence.explain(
+        whence.load("zoo:fashion-cnn"), [str(tmp_path / "images" / "Coat" / "one.png")], method="integrated_gradients"
+    )
+    assert a.values.shape == b.values.shape
+    assert torch.allclose(a.values, b.values.float(), rtol=0, atol=1e-6)
+    (tmp_path / "run" / "out" / "part-00000.safetensors").write_bytes(b"")
+    again = whence.run("zoo:fashion-cnn", tmp_path / "images", methods=METHODS, out=tmp_path / "run")
+    assert torch.equal(again["integrated_gradients"][1].values, a.values)
+
+
+# ---- the command line ----
+
+
+def test_the_command_runs_and_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "rows.csv").write_text('comment,y\ngood film,1\n"bad, bad",0\n')
+    base = ["run", "--model", "zoo:sentiment", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]
+    base += ["--columns", "text=comment,label=y"]
+    assert main([*base, "--methods", "gradient,deeplift"]) == 0
+    assert "2 of 2 rows explained, 0 with errors" in capsys.readouterr().out
+    assert main([*base, "--methods", "gradient,deeplift", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missing"] == []
+    assert main([*base, "--methods", "gradient"]) == 2
+    assert "holds a run that differs from this one:\n  methods: deeplift was" in capsys.readouterr().err
+    assert [a.receipt["label"] for a in whence.open(tmp_path / "run")] == [["positive"], ["negative"]]

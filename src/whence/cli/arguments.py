@@ -21,14 +21,7 @@ NAMES = "comma-separated names"
 def add_inputs(parser: argparse.ArgumentParser, needed: bool = True) -> None:
     """The model, its rows, and the options of explain."""
     group = parser.add_argument_group("what is explained")
-    group.add_argument("--model", required=needed, metavar="DIR", help="a model's folder, a hub name, or zoo:NAME")
-    group.add_argument("--task", help="what the model does, where its folder does not say")
-    group.add_argument(
-        "--long",
-        choices=("error", "truncate", "window"),
-        default="error",
-        help="what to do with texts that are too long",
-    )
+    _add_model(group, needed)
     group.add_argument("--text", action="append", default=[], help="a text (or SMILES); may be repeated")
     group.add_argument("--second", action="append", default=[], metavar="TEXT", help="the second text of each pair")
     group.add_argument("--image", action="append", default=[], metavar="FILE", help="an image; may be repeated")
@@ -37,6 +30,33 @@ def add_inputs(parser: argparse.ArgumentParser, needed: bool = True) -> None:
         help="a file with one text per line, or - for standard input; separate the two texts of a pair with a tab "
         f"({', '.join(tasks_of_pairs())})",
     )  # fmt: skip
+    _add_options(group)
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The model, a data set, and the options of explain."""
+    group = parser.add_argument_group("what is explained")
+    _add_model(group, True)
+    group.add_argument(
+        "--data", required=True, metavar="FILE|DIR|GLOB",
+        help=".jsonl, .csv or .parquet files, a data set that Hugging Face's save_to_disk wrote, or a folder of images",
+    )  # fmt: skip
+    group.add_argument("--columns", metavar="A=B,…", help="where entries have other names, such as text=comment")
+    _add_options(group)
+
+
+def _add_model(group: Any, needed: bool) -> None:
+    group.add_argument("--model", required=needed, metavar="DIR", help="a model's folder, a hub name, or zoo:NAME")
+    group.add_argument("--task", help="what the model does, where its folder does not say")
+    group.add_argument(
+        "--long",
+        choices=("error", "truncate", "window"),
+        default="error",
+        help="what to do with texts that are too long",
+    )
+
+
+def _add_options(group: Any) -> None:
     group.add_argument("--target", help="a label, a number, or a continuation (default: the prediction)")
     group.add_argument("--baseline", help="a number or a name")
     group.add_argument("--at", metavar="MODULE", help="explain the output of this module instead of the inputs")

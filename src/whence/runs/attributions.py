@@ -85,7 +85,7 @@ def _values(run: Run, shard: Shard, record: Mapping[str, Any], method: str) -> T
             from safetensors import safe_open
 
             with safe_open(run.storage.path(shard.maps), "pt") as file:
-                return file.get_tensor(f"{record['row']}/{method}")
+                return file.get_tensor(f"{record['row']}/{method}").clone()  # not a view of the file
         return load(run.storage.read(shard.maps) or b"")[f"{record['row']}/{method}"]
     except (SafetensorError, KeyError, OSError) as error:
         raise FileError(f"{run.storage.path(shard.maps)} cannot be read: {error}.\n  Run again.") from None

@@ -64,7 +64,7 @@ def _is_plain(value: Any) -> bool:
 def job_of(model: str, methods: Any, options: Mapping[str, Any], **settings: Any) -> Job:
     """A job, everything checked that can be checked without the model."""
     wanted = _methods(methods, {name: value for name, value in options.items() if name not in _OPTIONS})
-    own = {name: value for name, value in options.items() if name in _OPTIONS}
+    own = {name: value for name, value in options.items() if name in _OPTIONS and not _is_default(name, value)}
     for label, method in wanted.items():
         asked, entry = by_method(Options(**own, params=method["params"]), method["method"])
         check_options(asked, entry.facts)
@@ -84,6 +84,11 @@ def job_of(model: str, methods: Any, options: Mapping[str, Any], **settings: Any
     if settings.get("metrics") is not None:
         _check_metrics(settings["metrics"])
     return Job(model, wanted, own, **settings)
+
+
+def _is_default(name: str, value: Any) -> bool:
+    default = next(one.default for one in fields(Options) if one.name == name)
+    return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
 
 
 def _methods(given: Any, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

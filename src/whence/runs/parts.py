@@ -42,11 +42,14 @@ def to_bytes(records: Sequence[Mapping[str, Any]], columns: Any, shard: Shard, f
     pa = library("pyarrow")
     table = pa.Table.from_arrays(
         [_column([record.get(column.name) for record in records], column.type) for column in columns],
-        schema=columns.with_metadata({
-            FINGERPRINT: fingerprint, _ABOUT: json.dumps({**_place(shard), **about}, sort_keys=True),
-        }),
-    )  # fmt: skip
+        schema=columns.with_metadata(_metadata(fingerprint, {**_place(shard), **about})),
+    )
     return _written(table)
+
+
+def _metadata(fingerprint: str, told: Mapping[str, Any]) -> dict[bytes, str]:
+    own = {"writer": library("pyarrow").__version__, **told}
+    return {FINGERPRINT: fingerprint, _ABOUT: json.dumps(own, sort_keys=True)}
 
 
 def _written(table: Any) -> bytes:
@@ -105,8 +108,9 @@ def table(storage: Storage, shard: Shard, fingerprint: str, columns: Any) -> Any
         if {name: told.get(name) for name in _place(shard)} != _place(shard) or file.schema_arrow != columns:
             return None
         found = file.read(use_threads=False)
-        same_writer = file.metadata.created_by == f"parquet-cpp-arrow version {pa.__version__}"
-        return found if not same_writer or _written(found) == content else None
+        named = pa.__version__ in (told.get("writer"), (file.metadata.created_by or "").rpartition(" ")[2])
+        again = pa.Table.from_arrays(found.columns, schema=columns.with_metadata(_metadata(fingerprint, told)))
+        return found if not named or _written(again) == content else None
     except (pa.ArrowException, OSError, ValueError, AttributeError, TypeError):
         return None
 

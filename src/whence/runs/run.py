@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -163,8 +164,16 @@ def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], 
     if failed:
         warn(f"{failed} rows could not be explained, or not by every method: see errors/ in {storage.address}.")
     for outcome in aside:
-        last = outcome["row"] + outcome["rows"] - 1
-        warn(
-            f"Shard {outcome['shard']} (rows {outcome['row']} to {last}) was set aside: {outcome['aside']}. "
-            "The same call tries it again."
-        )
+        _set_aside(storage, outcome)
+
+
+def _set_aside(storage: Storage, outcome: Outcome) -> None:
+    """Write down that a shard is left out, and say so."""
+    shard = Shard(**{name: value for name, value in outcome.items() if name != "aside"})
+    last = shard.row + shard.rows - 1
+    line = {"row": shard.row, "last": last, "file": shard.file, "line": shard.line, "method": None}
+    storage.put(shard.errors, (json.dumps({**line, "kind": "Aside", "error": outcome["aside"]}) + "\n").encode())
+    warn(
+        f"Shard {shard.shard} (rows {shard.row} to {last}) was set aside: {outcome['aside']}. "
+        "The same call tries it again."
+    )

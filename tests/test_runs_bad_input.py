@@ -1,0 +1,283 @@
+"""What can be wrong with a run: a clear error, or an entry in errors/ for the row, and nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import whence
+from tests.support.runs import MODEL, Small, parts, rows, written
+
+MODELS = "tests.support.runs"
+
+
+def run_of(data: Any, out: Path, **how: Any) -> whence.Run:
+    given = {"model": Small().eval(), "methods": ["gradient"], "shard_rows": 8, **how}
+    return whence.run(given.pop("model"), data, out=out, **given)
+
+
+# ---- refused at once ----
+
+
+def missing(folder: Path) -> dict[str, Any]:
+    return {"data": folder / "nothing.jsonl"}
+
+
+def empty_file(folder: Path) -> dict[str, Any]:
+    (folder / "rows.jsonl").write_text("")
+    return {"data": folder / "rows.jsonl"}
+
+
+def blank_lines(folder: Path) -> dict[str, Any]:
+    (folder / "rows.jsonl").write_text("\n\n  \n")
+    return {"data": folder / "rows.jsonl"}
+
+
+def only_a_header(folder: Path) -> dict[str, Any]:
+    (folder / "rows.csv").write_text("a,b\n")
+    return {"data": folder / "rows.csv"}
+
+
+def empty_folder(folder: Path) -> dict[str, Any]:
+    (folder / "rows").mkdir()
+    return {"data": folder / "rows"}
+
+
+def no_match(folder: Path) -> dict[str, Any]:
+    return {"data": f"{folder}/*.parquet"}
+
+
+def unknown_ending(folder: Path) -> dict[str, Any]:
+    (folder / "rows.txt").write_text("a text\n")
+    return {"data": folder / "rows.txt"}
+
+
+def no_parquet(folder: Path) -> dict[str, Any]:
+    (folder / "rows.parquet").write_text("PAR1, or not")
+    return {"data": folder / "rows.parquet"}
+
+
+def no_arrow(folder: Path) -> dict[str, Any]:
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000.arrow"}]}))
+    (folder / "data-00000.arrow").write_text("nothing")
+    return {"data": folder}
+
+
+def splits(folder: Path) -> dict[str, Any]:
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    return {"data": folder}
+
+
+def selection(folder: Path) -> dict[str, Any]:
+    (folder / "state.json").write_text(json.dumps({"_data_files": [], "_indices_files": [{"filename": "x"}]}))
+    return {"data": folder}
+
+
+def utf_16(folder: Path) -> dict[str, Any]:
+    (folder / "rows.jsonl").write_bytes('{"text": "a"}\n'.encode("utf-16"))
+    return {"data": folder / "rows.jsonl"}
+
+
+def of_rows(**how: Any) -> Callable[[Path], dict[str, Any]]:
+    """Good rows, and something else wrong."""
+    return lambda folder: {"data": written(folder / "rows.jsonl", 8), **how}
+
+
+def spooled(*items: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda folder: {"data": iter(items)}
+
+
+def out_is_a_file(folder: Path) -> dict[str, Any]:
+    (folder / "out").write_text("")
+    return {"data": written(folder / "rows.jsonl", 8), "out": folder / "out"}
+
+
+def damaged_manifest(folder: Path) -> dict[str, Any]:
+    (folder / "run").mkdir()
+    (folder / "run" / "manifest.json").write_text('{"of": {"version": 1}}')
+    return {"data": written(folder / "rows.jsonl", 8), "out": folder / "run"}
+
+
+def foreign_folder(folder: Path) -> dict[str, Any]:
+    (folder / "run" / "out").mkdir(parents=True)
+    (folder / "run" / "out" / "precious.parquet").write_text("mine")
+    return {"data": written(folder / "rows.jsonl", 8), "out": folder / "run"}
+
+
+REFUSED: list[tuple[Callable[[Path], dict[str, Any]], type[Exception], str]] = [
+    (missing, whence.FileError, "There is no data at .*nothing.jsonl"),
+    (empty_file, whence.InputError, "rows.jsonl' has no row"),
+    (blank_lines, whence.InputError, "rows.jsonl' has no row"),
+    (only_a_header, whence.InputError, "rows.csv' has no row"),
+    (empty_folder, whence.FileError, "There is no data at"),
+    (no_match, whence.FileError, "There is no data at"),
+    (unknown_ending, whence.InputError, "rows.txt' is not a file of rows.*\n.*.arrow, .csv, .jsonl"),
+    (no_parquet, whence.InputError, "rows.parquet' is not a readable parquet file"),
+    (no_arrow, whence.InputError, "data-00000.arrow' is not a readable arrow file"),
+    (splits, whence.InputError, r"several data sets \(train, test\)"),
+    (selection, whence.InputError, "flatten_indices"),
+    (utf_16, whence.InputError, "is text in UTF-16"),
+    (spooled(), whence.InputError, "The data set is empty"),
+    (spooled({"inputs": [1.0]}, {"inputs": "x"}), whence.InputError, "The rows 0 to 1 cannot be written as a table"),
+    (spooled(object()), whence.InputError, "Row 0 holds object"),
+    (lambda folder: {"data": 7}, whence.InputError, "data is int"),
+    (of_rows(methods=["gradiant"]), whence.MethodError, "no method 'gradiant'. Did you mean 'gradient'"),
+    (of_rows(methods=["gradient", "gradient"]), whence.MethodError, "listed twice"),
+    (of_rows(steps=3), whence.ParameterError, "gradient has no parameter 'steps'"),
+    (of_rows(output="odds"), whence.ParameterError, "output='odds' is not allowed"),
+    (of_rows(target=[0, 1]), whence.ParameterError, "one target for every row"),
+    (of_rows(shard_rows=0), whence.ParameterError, "shard_rows=0 is not allowed"),
+    (of_rows(executor="threads"), whence.ParameterError, "executor='threads' is not allowed"),
+    (of_rows(executor="process"), whence.ParameterError, "a model that each worker can load itself"),
+    (of_rows(model=MODEL, executor="process", baseline=torch.zeros(6)), whence.ParameterError, r"\(baseline\)"),
+    (of_rows(metrics=["nothing"]), whence.MethodError, "no metric 'nothing'"),
+    (of_rows(model="tests.support.runs:nothing"), whence.ModelError, "cannot be imported: .*'nothing'"),
+    (of_rows(model="tests.support.runs:failing"), whence.ModelError, "raised ZeroDivisionError"),
+    (of_rows(model="tests.support.runs:seven"), whence.ModelError, "returned int"),
+    (of_rows(model="./no/such/folder"), whence.FileError, "There is no folder"),
+    (out_is_a_file, whence.FileError, "cannot write .*out"),
+    (damaged_manifest, whence.FileError, "is not the manifest of a run"),
+    (foreign_folder, whence.FileError, "has files in out/ .*precious.parquet"),
+]
+
+
+@pytest.mark.parametrize(("bad", "error", "said"), REFUSED, ids=[said[:30] for _, _, said in REFUSED])
+def test_what_cannot_be_run_is_one_error(tmp_path: Path, bad: Any, error: Any, said: str) -> None:
+    given = {"out": tmp_path / "made", **bad(tmp_path)}
+    with pytest.raises(error, match=f"(?s){said}"):
+        run_of(given.pop("data"), given.pop("out"), **given)
+    assert not list((tmp_path / "made").glob("out/*"))
+
+
+# ---- rows that cannot be explained ----
+
+
+def line(row: Any) -> str:
+    return json.dumps(row)
+
+
+ROWS = {  # a line of the file, and what is said about it
+    "broken JSON": ('{"inputs": [1, 2', "The line is not JSON"),
+    "no object": ("[1, 2]", "not a JSON object, but list"),
+    "no such entry": ('{"label": 1}', "no entry 'inputs', but 'label'"),
+    "null": (line({"inputs": None}), "'inputs' is not a list of numbers"),
+    "texts": (line({"inputs": ["a", "b"]}), "'inputs' is not a list of numbers"),
+    "ragged": (line({"inputs": [[1.0], [1.0, 2.0]]}), "'inputs' is not a list of numbers"),
+    "one number": (line({"inputs": 3.0}), "'inputs' is not a list of numbers"),
+    "other features": (line({"inputs": [1.0, 2.0]}), "mat1 and mat2 shapes"),
+    "not a number": ('{"inputs": [NaN, 1, 1, 1, 1, 1]}', "(?i)nan|finite"),
+    "infinite": ('{"inputs": [Infinity, 1, 1, 1, 1, 1]}', "(?i)finite|inf"),
+    "features that are none": (line({"a": 1.0, "b": "x"}), "feature 'b' is 'x'"),
+    "a huge number": ('{"inputs": [1e400, 1, 1, 1, 1, 1]}', "(?i)finite|inf"),
+    "not UTF-8": ("\udcff\udcfe", "not text in UTF-8"),
+    "deep": ("[" * 100_000, "The line is not JSON"),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_bad_row_is_an_entry_in_errors(tmp_path: Path, kind: str) -> None:
+    lines = [line(row) for row in rows(16)]
+    lines[11], said = ROWS[kind]
+    (tmp_path / "rows.jsonl").write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
+    whole = run_of(written(tmp_path / "good.jsonl", 16), tmp_path / "good").to_arrow().to_pylist()
+    with pytest.warns(whence.WhenceWarning, match="1 rows could not be explained"):
+        run = run_of(tmp_path / "rows.jsonl", tmp_path / "run")
+    (error,) = run.errors()
+    assert (error["row"], error["line"]) == (11, 12)
+    assert re.search(said, error["error"]), error["error"]
+    found = run.to_arrow().to_pylist()
+    assert [row["row"] for row in found] == [n for n in range(16) if n != 11]
+    for row in found:
+        assert np.allclose(row["values_gradient"], whole[row["row"]]["values_gradient"], rtol=0, atol=1e-6)
+
+
+def test_line_4711_is_broken(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", 4800)
+    lines = path.read_text().splitlines()
+    lines[4710] = lines[4710][:-3]
+    path.write_text("\n".join(lines))
+    with pytest.warns(whence.WhenceWarning, match="1 rows could not be explained"):
+        run = run_of(path, tmp_path / "run", shard_rows=1000, batch_size=500)
+    assert [(e["row"], e["line"]) for e in run.errors()] == [(4710, 4711)]
+    assert len(run) == 4799
+
+
+def test_csv_records_may_be_wrong_one_by_one(tmp_path: Path) -> None:
+    good = "\n".join(",".join(map(str, row["inputs"])) for row in rows(6))
+    bad = "1,2,3\n1,2,3,4,5,6,7\n1,2,x,4,5,6\n"
+    (tmp_path / "rows.csv").write_text(f"a,b,c,d,e,f\n{good}\n{bad}1,2,3,4,5,6\n")
+    with pytest.warns(whence.WhenceWarning, match="3 rows could not be explained"):
+        run = run_of(tmp_path / "rows.csv", tmp_path / "run")
+    assert [(e["row"], e["line"]) for e in run.errors()] == [(6, 8), (7, 9), (8, 10)]
+    assert len(run) == 7
+    assert run[0].units == [["a", "b", "c", "d", "e", "f"]]
+
+
+def test_labels_as_targets_where_one_is_missing(tmp_path: Path) -> None:
+    lines = rows(6)
+    del lines[2]["label"]
+    lines[4]["label"] = 9
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(line, lines)))
+    with pytest.warns(whence.WhenceWarning, match="2 rows could not be explained"):
+        run = run_of(tmp_path / "rows.jsonl", tmp_path / "run", target="label")
+    assert [row["target"] for row in run.to_arrow().to_pylist()] == ["0", "1", "0", "2"]
+    assert [e["row"] for e in run.errors()] == [2, 4]
+
+
+class Picky(Small):
+    """A model that refuses some rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x[:, 0] > 1).any()):
+            raise ValueError("these rows are not for me")
+        return super().forward(x)
+
+
+def test_a_model_that_fails_on_some_rows(tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.jsonl", 40)
+    refused = [n for n, row in enumerate(rows(40)) if row["inputs"][0] > 1]
+    with pytest.warns(whence.WhenceWarning, match=f"{len(refused)} rows could not be explained"):
+        run = run_of(data, tmp_path / "run", model=Picky().eval(), methods=["gradient", "deeplift"])
+    assert sorted({e["row"] for e in run.errors()}) == refused
+    assert {e["method"] for e in run.errors()} == {"gradient", "deeplift"}
+    assert len(run) == 40 - len(refused)
+
+
+def test_rows_with_errors_are_tried_again_if_asked(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", 24)
+    with pytest.warns(whence.WhenceWarning, match="rows could not"):
+        run_of(path, tmp_path / "run", model=f"{MODELS}:moody")
+    errors = {e["row"] for e in whence.open(tmp_path / "run").errors()}
+    assert errors
+    before = {name: content for name, content in parts(tmp_path / "run").items() if "out" in name}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHENCE_TEST_MOOD", "good")
+        again = run_of(path, tmp_path / "run", model=f"{MODELS}:moody", retry_errors=True)
+        whole = run_of(path, tmp_path / "whole", model=f"{MODELS}:moody")
+    assert not list(again.errors())
+    assert len(again) == 24
+    assert before != parts(tmp_path / "run")
+    for a, b in zip(again, whole, strict=True):
+        assert torch.allclose(a.values, b.values, rtol=0, atol=1e-6)
+
+
+def test_data_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    """A shard that has fewer rows than were planned is an error, and no part of it is written."""
+    from whence.runs import plan
+    from whence.runs.reading import Reader
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(rows(20)), path)
+    _, shards = plan.planned([(str(path), "parquet")], 8)
+    pq.write_table(pa.Table.from_pylist(rows(10)), path)
+    with pytest.raises(whence.FileError, match="has changed: it had 8 rows from 8 on, and now has 2"):
+        list(Reader()(shards[1]))

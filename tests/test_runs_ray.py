@@ -1,0 +1,99 @@
+"""Runs on a real Ray of this machine: the same bytes as here, also after the death of an actor."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import whence
+from tests.support.runs import METHODS, MODEL, parts, rows, written
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_of(data: object, out: object, model: str = MODEL, **how: object) -> whence.Run:
+    torch.set_num_threads(1)
+    return whence.run(model, data, methods=METHODS, out=out, **{"shard_rows": 8, **how})
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    """A real Ray of this machine, with room for three actors."""
+    ray = pytest.importorskip("ray")
+    package = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
+        runtime_env={"env_vars": {"PYTHONPATH": package, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_actors_write_the_same_bytes(cluster: object, tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.jsonl", 60)
+    run_of(data, tmp_path / "here")
+    run = run_of(data, tmp_path / "there", executor="ray", workers=2)
+    assert run.complete
+    assert parts(tmp_path / "here") == parts(tmp_path / "there")
+    assert len(parts(tmp_path / "here")) == 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_actor_that_is_killed_is_replaced(cluster: object, tmp_path: Path) -> None:
+    data, draw = written(tmp_path / "rows.jsonl", 240), random.Random(3)
+    run_of(data, tmp_path / "here", "tests.support.runs:slow")
+    before = actors()
+    stop = subprocess.Popen(
+        [sys.executable, "-c", KILLER, str(tmp_path / "there" / "out"), str(draw.random()), *map(str, before)]
+    )
+    run = run_of(data, tmp_path / "there", "tests.support.runs:slow", executor="ray", workers=2)
+    assert stop.wait() == 0, "no actor was killed"
+    assert run.complete
+    assert parts(tmp_path / "here") == parts(tmp_path / "there")
+
+
+def actors() -> set[int]:
+    found = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return {int(line.split()[0]) for line in found.splitlines() if "ray::Actor" in line}
+
+
+KILLER = """
+import os, signal, subprocess, sys, time
+out, wait, before = sys.argv[1], float(sys.argv[2]), set(map(int, sys.argv[3:]))
+while not (os.path.isdir(out) and os.listdir(out)):
+    time.sleep(0.02)
+time.sleep(wait / 2)
+lines = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
+own = sorted({int(line.split()[0]) for line in lines if "ray::Actor" in line} - before)
+os.kill(own[0], signal.SIGKILL)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_that_the_cluster_has_no_room_for_are_refused(cluster: object, tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.jsonl", 60)
+    with pytest.raises(whence.ParameterError, match="9 workers need 9 CPUs, but the Ray cluster has 3"):
+        run_of(data, tmp_path / "run", executor="ray", workers=9)
+    with pytest.raises(whence.ParameterError, match="2 workers need 2 GPUs, but the Ray cluster has 0"):
+        run_of(data, tmp_path / "run", executor="ray", workers=2, gpus_per_worker=1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_shard_that_kills_actors_is_set_aside(cluster: object, tmp_path: Path) -> None:
+    lines = rows(24)
+    lines[9]["inputs"] = [1e9] * 6
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines))
+    with pytest.warns(whence.WhenceWarning, match="Shard 1 .* was set aside: it killed its worker 3 times"):
+        run = run_of(tmp_path / "rows.jsonl", tmp_path / "run", "tests.support.runs:deadly", executor="ray", workers=2)
+    assert [shard.shard for shard in run.missing] == [1]
