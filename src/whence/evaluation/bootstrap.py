@@ -37,7 +37,7 @@ def interval(values: Array, weights: Array | None = None, seed: int = 0) -> tupl
     wide = (1 + 1 / rows) * error
     least = student_quantile(rows - 1)
     below, above = wide * np.maximum(high, least), wide * np.maximum(-low, least)
-    none = (np.maximum(high, -low) > _BEYOND) | ~(error > 0)
+    none = (np.maximum(high, -low) > 1e-3 * _BEYOND) | ~(error > 0)  # a quantile between a draw and one without spread
     return np.where(none, np.nan, mean - below), np.where(none, np.nan, mean + above)
 
 
