@@ -236,7 +236,7 @@ WITHOUT = frozenset(
     """T mT H mH data atleast_1d atleast_2d atleast_3d getitem setitem index meshgrid broadcast_tensors block_diag
     radd rpow rmatmul rdiv rtruediv truediv floordiv zero einsum chain_matmul int long short cuda _to_copy
     boolean_dispatch fill_diagonal view_as_real view_as_complex fractional_max_pool2d fractional_max_pool3d col2im
-    grouped_mm grouped_rows transformers::grouped_mm_fallback
+    grouped_mm quantized::linear_dynamic quantized::linear_dynamic_fp16 grouped_rows transformers::grouped_mm_fallback
     _convolution _softmax _log_softmax native_group_norm _native_multi_head_attention special_expit expit
     adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices""".split()
 ) | {name for name in FAMILIES["linear"]["fourier"].split() if name not in ("fft_fft", "fft_rfft")}

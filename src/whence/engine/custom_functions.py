@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from whence.engine import quantised
 from whence.engine.ops import Spelling
 from whence.util.tree import tensors_in
 
@@ -97,6 +98,8 @@ def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any
     """One op if the function works entry by entry, else its forward op by op, else the function as it is."""
     if not [t for t in tensors_in([*args, *kwargs.values()]) if flow.is_live(t)]:
         return plain(*args, **kwargs)
+    if flow.propagates and (layer := _quantised(flow, plain, args, kwargs)) is not None:
+        return layer
     ruled = not flow.plan.light and (flow.tape is not None or flow.modifies)
     family = elementwise(plain, args, kwargs) if ruled else None
     if family == WRITES:
@@ -118,6 +121,19 @@ def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any
             flow.opening -= 1
     flow.closed.add(cls.__name__)
     return plain(*args, **kwargs)
+
+
+def _quantised(flow: Flow, plain: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
+    """What a function with weights of a few bits gives, as the linear map that it computes; None if it is none."""
+    x, *others = args
+    held = list(tensors_in([*others, *kwargs.values()]))
+    if not isinstance(x, Tensor) or any(map(flow.is_live, held)) or not any(t.dtype in quantised.BYTES for t in held):
+        return None
+    found = quantised.as_dense(lambda some: plain(some, *others, **kwargs), x)
+    if found is None:
+        return None
+    flow.log.note_quantised(flow.here())
+    return F.linear(x, *found)
 
 
 class Context:

@@ -35,6 +35,7 @@ from whence.engine.nodes import Signal, only_views, rule_name, run_with_rule
 from whence.engine.operands import Operands
 from whence.engine.ops import GROUP, LINEAR_GROUPS, SPELLINGS, Spelling, family_of, spelling
 from whence.engine.plan import Plan, trackers_of
+from whence.engine.quantised import BYTES, DYNAMIC
 from whence.engine.scope import observe
 from whence.engine.tape import Tape
 from whence.engine.trackers import HOOKS, NOT_RUN, Birth, Op, Tracker, hooks
@@ -84,7 +85,7 @@ class Flow(TorchFunctionMode):
         marks = Marks(tracks, self.log.unseen, self.here)
         self.mark, self.is_live = marks.put, marks.is_live
         self._operands = Operands(plan.parameters, marks.is_live)
-        self._propagates = plan.gradient or tape is not None
+        self.propagates = plan.gradient or tape is not None
         self._through = plan.through and tape is not None
         self._ahead = self.replays if plan.ahead is None else plan.ahead
         self.trackers = [*trackers, *trackers_of(plan, self.captures, tape, self.leaves.rows)]
@@ -189,12 +190,15 @@ class Flow(TorchFunctionMode):
         named = {key: sort(a, live, loose) for key, a in kwargs.items()} if kwargs else {}
         if spelled.name in EXPANSIONS and self._expands(spelled.name, live, used, named):
             return self._expanded(spelled.name, func, used, named)
-        if spelled.blind and live and self._propagates and spelled.name not in self.rules:
+        if spelled.blind and live and self.propagates and spelled.name not in self.rules:
             raise no_derivative(self.method, spelled.name, self.here())
         if live and not spelled.constant:
             result = self._live(spelled, func, used, named, live, loose)
         else:
             result = self._constant(spelled, func, used, named)
+        rounds = isinstance(result, Tensor) and result.dtype in BYTES and live and live[0].is_floating_point()
+        if rounds and self.propagates and spelled.name not in self.rules:
+            raise no_derivative(self.method, f"{spelled.name}({result.dtype})", self.here())
         if self._orders is not None and spelled.name in SORTS:
             self._orders.sorted(result)
         return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
@@ -227,6 +231,8 @@ class Flow(TorchFunctionMode):
             return False
         if name == "embedding_bag":
             return bool(live) or self.leaves.ids.among(args, kwargs)  # ids enter the embedding inside
+        if name in DYNAMIC:
+            return bool(live) and self.propagates and name not in self.rules
         expand = self.plan.expand
         odd = "odd_attention" in expand and name == "scaled_dot_product_attention"
         return bool(live) and (name in expand or (odd and odd_attention(args, kwargs, live)))
@@ -237,6 +243,8 @@ class Flow(TorchFunctionMode):
             result = self._again(lambda: EXPANSIONS[name](*args, **kwargs))
         finally:
             self._expanding.pop()
+        if name in DYNAMIC:
+            self.log.note_quantised(self.here())
         if self.plan.tell is not None and GROUP.get(family_of(name, args, kwargs, ())) == "attention":
             with torch.no_grad():
                 check_same(name, self.here(), result, func(*args, **kwargs))

@@ -40,6 +40,7 @@ class Log:
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)  # (graph node, path where its result came back)
     ruled: set[tuple[str, str]] = field(default_factory=set)  # (family, name) of the ops that got a rule
     families: set[str] = field(default_factory=set)  # of all live ops, with a graph or without
+    quantised: set[str] = field(default_factory=set)  # paths of layers that ran as the linear maps that they compute
     bytes: int = 0  # of the live ops' results
     plain: bool = True  # no checkpoints, no copies: autograd alone would do the same
     quiet: bool = False  # while Whence's own scoring runs: rules apply, nothing is counted
@@ -60,6 +61,11 @@ class Log:
             return False
         self.ops[family, title] += 1
         return True
+
+    def note_quantised(self, path: str) -> None:
+        """Take down a layer in whose place its linear map ran."""
+        self.quantised.add(path)
+        self.plain = False
 
     def note_step(self, op: Op, title: str) -> Step:
         """Take down one live op of a traced pass, with all that is known of it."""

@@ -45,6 +45,8 @@ def join(
 
     def whole(tensors: list[Tensor]) -> Tensor:
         joined = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        narrow = joined.is_floating_point() and torch.finfo(joined.dtype).bits < 32
+        joined = joined.float() if narrow else joined
         return joined if k_shown else joined.squeeze(1)
 
     answers = [part.answer for part in parts]

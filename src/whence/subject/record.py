@@ -62,6 +62,8 @@ class Record:
         self.ruled |= flow.log.ruled
         self.families |= flow.log.families
         self.plain &= flow.log.plain
+        if flow.log.quantised:
+            self.overall["quantised"] = sorted(flow.log.quantised)
         self.modified |= flow.modifies
         if self.steps is not None and flow.log.steps is not None:
             self.steps.extend(flow.log.steps)

@@ -176,7 +176,7 @@ def _called(target: Callable[[Any], Any], output: Any, rows: int) -> Tensor:
 
 
 def _probabilities(logits: Tensor, log: bool) -> Tensor:
-    axis = _class_axis(logits)
+    axis, logits = _class_axis(logits), _wide(logits)
     if logits.dim() == 1 or logits.shape[axis] == 1:  # one logit: a binary classifier
         return torch.nn.functional.logsigmoid(logits) if log else logits.sigmoid()
     return logits.log_softmax(axis) if log else logits.softmax(axis)
@@ -192,15 +192,21 @@ def _class_axis(logits: Tensor) -> int:
 def pick(outputs: Tensor, target: Target, last: Last) -> tuple[Tensor, Tensor | None]:
     """The explained scores (rows, k) among all outputs, and the indices (rows, k, depth) they were read at."""
     if callable(target):
-        return outputs, None
+        return _wide(outputs), None
     if isinstance(target, Tensor) and len(outputs) == 1:
         outputs = outputs.expand(len(target), *outputs.shape[1:])  # one reference row for all
     index = resolve(target, outputs.detach(), last)
     if outputs.dim() == 2:
-        return outputs.gather(1, index[..., 0]), index
+        return _wide(outputs.gather(1, index[..., 0])), index
     strides = [int(np.prod(outputs.shape[axis + 1 :])) for axis in range(1, outputs.dim())]
     flat = (index * torch.tensor(strides, dtype=torch.long, device=index.device)).sum(-1)  # (rows, k)
-    return outputs.reshape(len(outputs), -1).gather(1, flat), index
+    return _wide(outputs.reshape(len(outputs), -1).gather(1, flat)), index
+
+
+def _wide(scores: Tensor) -> Tensor:
+    """In float32 at least: differences of scores are too coarse in half precision."""
+    narrow = scores.is_floating_point() and torch.finfo(scores.dtype).bits < 32
+    return scores.float() if narrow else scores
 
 
 def resolve(target: Target, outputs: Tensor, last: Last) -> Tensor:

@@ -37,7 +37,7 @@ def account(
     for key in sorted(ledger.unmet):
         warn(f"{subject.method}: composite={{{key!r}: ...}} met no op with weights; whence.trace shows them all.")
     if not ledger.multiplies:
-        fine = max(_LEAK, 32 * torch.finfo(done.score.dtype).eps)
+        fine = max(_LEAK, 32 * torch.finfo(done.held.dtype).eps)
         _warn_of_a_leak(subject, found, fine)
     return {"relevance": Later.of(found.lines, shape[0])}
 
