@@ -215,7 +215,9 @@ def _cards(r: Report) -> str:
     if kind == "image" and all(d.kind == kind for d in r.first):
         return pictures(r.first, r.scale(r.first[0]), small)
     if kind == "vector" and all(d.kind == kind and d.shares[0].shape == r.first[0].shares[0].shape for d in r.first):
-        prints = "".join(f'<p class="tiny faint">{ui.key(d.letter)} {text(small(d))}</p>' for d in r.first)
+        prints = "".join(
+            f'<p class="tiny faint">{ui.key(d.letter)} {text(title_of(d.name))}: {text(small(d))}</p>' for d in r.first
+        )
         return table_of_bars(r.first, r.scale(r.first[0])) + prints
     wide = "" if kind == "text" else " side"
     cards = "".join(

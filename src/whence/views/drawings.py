@@ -179,7 +179,10 @@ def table_of_bars(drawn: Sequence[Drawn], scale: Scale) -> str:
     names = names_of(drawn[0])
     sizes = torch.stack([d.shares[0].abs() for d in drawn]).mean(0)
     order = sizes.argsort(descending=True, stable=True).tolist()
-    head = "".join(f'<th colspan="2">{key(d.letter)} {text(title_of(d.name))}</th>' for d in drawn)
+    head = "".join(
+        f'<th>{key(d.letter)} <span class="wide-only">{text(title_of(d.name))}</span></th><th class="num"></th>'
+        for d in drawn
+    )
     body = []
     for i in order:
         cells = "".join(
