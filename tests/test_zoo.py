@@ -227,7 +227,7 @@ def test_missing_data_is_named(monkeypatch, tmp_path):
 
 
 def test_trees_are_read():
-    found = corpora._parsed("(3 (2 a) (4 (3 warm) (2 film)))")
+    found = corpora.parsed("(3 (2 a) (4 (3 warm) (2 film)))")
     assert found == [("a", 2, False), ("warm", 3, False), ("film", 2, False), ("warm film", 4, False),
                      ("a warm film", 3, True)]  # fmt: skip
 

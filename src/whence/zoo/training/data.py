@@ -91,11 +91,11 @@ def phrases(split: str) -> list[tuple[str, int, bool]]:
     """The Stanford Sentiment Treebank: every phrase with its label from 0 to 4, and whether it is the sentence."""
     found = []
     for line in (place("sst_trees", f"{split}.txt") / f"{split}.txt").read_text(encoding="utf-8").splitlines():
-        found += [(natural(text), label, whole) for text, label, whole in _parsed(line)]
+        found += [(natural(text), label, whole) for text, label, whole in parsed(line)]
     return found
 
 
-def _parsed(tree: str) -> list[tuple[str, int, bool]]:
+def parsed(tree: str) -> list[tuple[str, int, bool]]:
     """All phrases of a bracketed tree, `(3 (2 a) (4 delight))`."""
     open_ones: list[tuple[int, list[str]]] = []
     found: list[tuple[str, int, bool]] = []
