@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whence.adapters.answers import contrast, span
     from whence.adapters.load import load
     from whence.adapters.wrapped import wrap
     from whence.api import activations, compare, explain, trace
@@ -54,7 +55,7 @@ __all__ = [  # noqa: RUF022  (in four groups)
     # results
     "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable", "Run",
     # extension points
-    "method", "methods", "metric", "metrics", "Call", "derivative", "neutral", "neuron",
+    "method", "methods", "metric", "metrics", "Call", "derivative", "neutral", "neuron", "span", "contrast",
     # errors
     "WhenceError", "BaselineError", "DivergedError", "FileError", "IndependentError", "InputError", "MethodError",
     "ModelError", "NoAttention", "NoRule", "ParameterError", "RuleError", "TargetError", "WhenceWarning",
@@ -70,6 +71,7 @@ _MODULES = {  # where each name is defined; errors are in whence.errors, `method
     "method": "methods", "metric": "evaluation.metrics",
     "Call": "engine.call", "derivative": "engine.call", "neutral": "subject.named_baselines",
     "neuron": "subject.neurons", "run": "runs.run", "open": "runs.opened", "Run": "runs.opened",
+    "span": "adapters.answers", "contrast": "adapters.answers",
 }  # fmt: skip
 
 

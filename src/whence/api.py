@@ -128,12 +128,36 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
 def _explained(model: Any, inputs: Any, options: Options, name: str) -> Attribution:
     """The answer of a method that is named, with what a reader should know about it."""
     model_name = _name(model)
-    options, method = by_method(options, name)
     with gathered() as warnings:
-        of = _of_wrapped if isinstance(model, Wrapped) else _of_tensors
-        attribution = of(model, inputs, options, method)
+        if isinstance(model, Wrapped):
+            attribution, method = _of_rows(model, inputs, options, name)
+        else:
+            options, method = by_method(options, name)
+            attribution = _of_tensors(model, inputs, options, method)
         warn_of_caveats(attribution, method.facts, own=bool(options.rules))
     return with_warnings(attribution, warnings, model=model_name)
+
+
+def _of_rows(model: Wrapped, inputs: Any, options: Options, name: str) -> tuple[Attribution, Entry[Method]]:
+    """A wrapped model's answer: of one target, or the difference of two; by token, or by larger units of the text."""
+    from whence.adapters.answers import Contrast, check_linear
+    from whence.adapters.collect import difference
+    from whence.results.text_units import is_text_unit, merged
+
+    units = options.params.get("units")
+    if is_text_unit(units) and "units" not in known_methods[known_methods.resolve(name)[0]].parameters:
+        options = replace(options, params={key: value for key, value in options.params.items() if key != "units"})
+    options, method = by_method(options, name)
+    if isinstance(options.target, Contrast):
+        check_linear(method.name, options.params)
+        both = [_of_wrapped(model, inputs, replace(options, target=one), method) for one in options.target.spans]
+        attribution = difference(both[0], both[1])
+    else:
+        attribution = _of_wrapped(model, inputs, options, method)
+    removed = "units" in method.parameters
+    if is_text_unit(units) and not (removed and units == "words"):
+        attribution = merged(attribution, units, removed=removed)
+    return attribution, method
 
 
 def _of_wrapped(model: Wrapped, inputs: Any, options: Options, method: Entry[Method]) -> Attribution:

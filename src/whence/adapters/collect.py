@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from whence.adapters.tokens import Tokens
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
+_PER_TEXT = ("text", "labels", "messages", "answer")
 _LIKE_VALUES = ("values", "raw", "raising", "real")
 _FILLS = {"units": "[PAD]", "spans": (0, 0), "special": True, "words": None, "segments": None}  # of padding
 
@@ -50,7 +51,7 @@ def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any
     facts: dict[str, Any] = {name: list(values) for name, values in request.facts.items()}
     facts.setdefault("labels", wrapped.entry.names(wrapped, answer.target))
     if not _are_tokens(answer, facts.get("units")):
-        facts = {name: values for name, values in facts.items() if name in ("text", "labels")}
+        facts = {name: values for name, values in facts.items() if name in _PER_TEXT}
     by_name = {"units": request.units, "real": request.real, "image": request.image}
     own = {name: _explained(values, answer, wrt) for name, values in by_name.items()}
     answer = replace(answer, **{name: values for name, values in own.items() if values is not None}, **facts)
@@ -79,6 +80,42 @@ def _are_tokens(answer: Attribution, units: list[list[str]] | None) -> bool:
     return answer.values.dim() == axis + 1 and answer.values.shape[axis] == len(units[0])
 
 
+def difference(a: Attribution, b: Attribution) -> Attribution:
+    """What one answer owes to the prompt more than another does: their values' difference at the prompt's tokens."""
+    return _joined([_row_difference(one, other) for one, other in zip(a, b, strict=True)])
+
+
+def _row_difference(a: Attribution, b: Attribution) -> Attribution:
+    own = [part.answer[0][1] if part.one_input and part.answer is not None else 0 for part in (a, b)]
+    raws = [part.by_name("raw") for part in (a, b)]
+    shown = next(iter(raws[0]))  # the encoder's, where a decoder's own tokens are explained too
+    axis = 1 + a.several
+    kept = raws[0][shown].shape[axis] - own[0]
+    raw = raws[0][shown].narrow(axis, 0, kept) - raws[1][shown].narrow(axis, 0, kept)
+    first, second = (part.by_name()[shown] for part in (a, b))
+    values = first.narrow(axis, 0, kept) - second.narrow(axis, 0, kept)
+    facts = {name: _first(getattr(a, name), shown, kept) for name in _FILLS}
+    there = [part.baseline_value for part in (a, b)]
+    rests = [float(part.by_name()[shown][..., kept:].sum()) for part in (a, b)]
+    made = replace(
+        a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, real=None,
+        output_value=a.output_value - b.output_value,
+        baseline_value=None if there[0] is None or there[1] is None else there[0] - there[1],
+        channel_axis=a.by_name("channel_axis")[shown], target=f"{a.target} − {b.target}",
+        labels=[f"{one} − {other}" for one, other in zip(a.labels or [], b.labels or [], strict=True)],
+        answer=[(f"{one[0]} / {other[0]}", 0) for one, other in zip(a.answer or [], b.answer or [], strict=True)],
+        receipt=Receipt(_receipts([a.receipt, b.receipt]), {"on_the_answers": rests}), **facts,
+    )  # fmt: skip
+    how = a.receipt.get("channels")
+    how = how.get(shown) if isinstance(how, Mapping) else how
+    return made.channels(how) if how not in (None, "sum") else made
+
+
+def _first(facts: Any, name: str, kept: int) -> Any:
+    facts = facts.get(name) if isinstance(facts, Mapping) else facts
+    return None if facts is None else [row[:kept] for row in facts]
+
+
 # ---- rows of other lengths ----
 
 
@@ -87,7 +124,7 @@ def _joined(parts: list[Attribution]) -> Attribution:
         return parts[0]
     length, axis = max(_length(part) for part in parts), 1 + parts[0].several
     fields: dict[str, Any] = {}
-    for name in (*_LIKE_VALUES, *_PER_ROW, *_FILLS, "text", "labels"):
+    for name in (*_LIKE_VALUES, *_PER_ROW, *_FILLS, *_PER_TEXT):
         given = [getattr(part, name) for part in parts]
         if any(g is None for g in given):
             fields[name] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from whence.engine import blame
 from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
 from whence.subject.targets import Indices
+from whence.util.checks import not_allowed
 
 if TYPE_CHECKING:
     from whence.adapters.wrapped import Wrapped
@@ -35,14 +37,51 @@ class Continuation(str):
         return made
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the likeliest, or drawn at a temperature among the likeliest few."""
+
+    temperature: float | None = None  # None: the likeliest
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fine, wanted in (
+            ("temperature", self.temperature is None or self.temperature > 0, "a number above 0"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "a whole number, at least 1"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "a number above 0 and at most 1"),
+        ):
+            if not fine:
+                raise not_allowed(name, getattr(self, name), wanted, "complete")
+
+    def chooser(self) -> Callable[[Tensor], int]:
+        """From the logits of all tokens to the one that is written; draws by its own seed."""
+        if self.temperature is None and self.top_k is None and self.top_p is None:
+            return lambda logits: int(logits.argmax())
+        draw = torch.Generator(device="cpu").manual_seed(self.seed)
+        return lambda logits: self._drawn(logits, draw)
+
+    def _drawn(self, logits: Tensor, draw: torch.Generator) -> int:
+        shares = (logits.double().cpu() / (self.temperature or 1.0)).softmax(-1)
+        ranked, ids = shares.sort(descending=True, stable=True)
+        kept = torch.ones_like(ranked, dtype=torch.bool)
+        if self.top_k is not None:
+            kept[self.top_k :] = False
+        if self.top_p is not None:
+            kept &= ranked.cumsum(-1) - ranked < self.top_p  # the likeliest that together have at least p
+        return int(ids[torch.multinomial(ranked * kept, 1, generator=draw)])
+
+
 @torch.no_grad()
-def complete(wrapped: Wrapped, text: str, tokens: int, step: Step) -> Continuation:
-    """What the model writes for a text, the likeliest token each time, up to its end-of-text token."""
+def complete(wrapped: Wrapped, text: str, tokens: int, step: Step, sampling: Sampling) -> Continuation:
+    """What the model writes for a text up to its end-of-text token, the likeliest token each time or drawn."""
     if not isinstance(text, str) or not text or tokens < 1:
         raise InputError("complete() writes at least one token for a text.\n  Give a string that is not empty.")
     model, tokenizer = wrapped.model, wrapped.tokenizer
-    end = getattr(model.config, "eos_token_id", None)
-    ends = set(end) if isinstance(end, list) else {end}
+    configs = (model.config, getattr(model, "generation_config", None))
+    given = [getattr(config, "eos_token_id", None) for config in configs]
+    ends = {one for end in given for one in (end if isinstance(end, list) else [end])}
     limit = tokenization.limit_of(tokenizer, model.config)
     ids = _tokens(wrapped, (text,), limit).ids["input_ids"]
     before = _positions(step(wrapped, ids, []))
@@ -50,10 +89,11 @@ def complete(wrapped: Wrapped, text: str, tokens: int, step: Step) -> Continuati
         raise InputError(f"The text has {before} tokens, but the model takes {limit}: nothing can be written after it.")
     most = tokens if limit is None else min(tokens, limit - before)
     written: list[int] = []
+    choose = sampling.chooser()
     with scope(model):
         while len(written) < most:
             logits = blame.called(model, step(wrapped, ids, written), "dict", model).logits
-            token = int(logits[0, -1].argmax())
+            token = choose(logits[0, -1])
             if token in ends and written:
                 break
             written.append(token)
@@ -76,7 +116,7 @@ def _positions(inputs: dict[str, Tensor]) -> int:
     return inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
 
 
-def _ids(wrapped: Wrapped, target: Any, role: str) -> list[int]:
+def wanted_ids(wrapped: Wrapped, target: Any, role: str) -> list[int]:
     """The ids of a target, which the tokenizer reads as `text` or as `text_target`."""
     if isinstance(target, Continuation):
         return target.ids
@@ -89,30 +129,56 @@ def _ids(wrapped: Wrapped, target: Any, role: str) -> list[int]:
 
 def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Request:
     """Each token of a continuation (or, for `...`, of the text itself) as a target of its own: values (1, k, n)."""
-    row = _one(rows)
-    limit = tokenization.limit_of(wrapped.tokenizer, wrapped.model.config)
-    tokens = _tokens(wrapped, row, limit)
-    ids = list(tokens.ids["input_ids"])
+    text = one_text(_one(rows))
     if target is ...:
+        tokens = _tokens(wrapped, (text,), tokenization.limit_of(wrapped.tokenizer, wrapped.model.config))
+        ids = list(tokens.ids["input_ids"])
         wanted, first = ids[1:], 0
         if not wanted:
             raise InputError("A text of one token has no token that another one comes before.\n  Give a longer one.")
-        whole = ids
+        inputs, own = _inputs(wrapped, ids), ids[:1]
     else:
-        wanted, first = _ids(wrapped, target, "text"), len(ids) - 1
-        whole = [*ids, *wanted[:-1]]
-        tokens = _with(wrapped, tokens, wanted)
+        wanted = wanted_ids(wrapped, target, "text")
+        inputs, tokens, first, _ = text_and_answer(wrapped, text, wanted)
+        own = tokens.ids["input_ids"][: first + 1]
+    index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
+    labels = texts_of(wrapped.tokenizer, [*own, *wanted])[first + 1 :]
+    facts = text_facts([tokens], inputs["input_ids"].shape[1]) | {"labels": [labels]}
+    if target is not ...:
+        facts["answer"] = [("".join(labels), len(wanted) - 1)]
+    return Request(wrapped.model, inputs, Indices(index), [0], facts)
+
+
+# what a model gets, the tokens of its text, the position that predicts the first token of the answer, units by input
+Built = tuple[dict[str, Any], Tokens, int, Any]
+
+
+def text_and_answer(wrapped: Wrapped, text: str, wanted: list[int]) -> Built:
+    """A decoder's input: the text, and after it the answer without its last token."""
+    limit = tokenization.limit_of(wrapped.tokenizer, wrapped.model.config)
+    tokens = _tokens(wrapped, (text,), limit)
+    first = len(tokens) - 1
+    whole = [*tokens.ids["input_ids"], *wanted[:-1]]
     if limit is not None and len(whole) > limit:
         raise InputError(f"Text and continuation have {len(whole)} tokens, but the model takes {limit}.")
-    inputs = {
-        "input_ids": torch.tensor([whole], device=wrapped.device),
-        "attention_mask": torch.ones(1, len(whole), dtype=torch.long, device=wrapped.device),
+    return _inputs(wrapped, whole), _with(wrapped, tokens, wanted), first, None
+
+
+def started(wrapped: Wrapped, text: str, wanted: list[int]) -> Built:
+    """An encoder's input, the text, and a decoder's: its start, and the answer without its last token."""
+    tokens = _tokens(wrapped, (text,), tokenization.limit_of(wrapped.tokenizer, wrapped.model.config))
+    before = [_start(wrapped.model), *wanted[:-1]]
+    inputs = _inputs(wrapped, tokens.ids["input_ids"])
+    inputs["decoder_input_ids"] = torch.tensor([before], device=wrapped.device)
+    own = units_of(wrapped.tokenizer, [before[0], *wanted])[:-1]
+    return inputs, tokens, 0, {"input_ids": [tokens.units], "decoder_input_ids": [own]}
+
+
+def _inputs(wrapped: Wrapped, ids: Sequence[int]) -> dict[str, Any]:
+    return {
+        "input_ids": torch.tensor([list(ids)], device=wrapped.device),
+        "attention_mask": torch.ones(1, len(ids), dtype=torch.long, device=wrapped.device),
     }
-    index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
-    facts = text_facts([tokens], len(whole)) | {
-        "labels": [texts_of(wrapped.tokenizer, [*ids[: first + 1], *wanted])[first + 1 :]]
-    }
-    return Request(wrapped.model, inputs, Indices(index), [0], facts)
 
 
 def _tokens(wrapped: Wrapped, row: tuple[str, ...], limit: int | None) -> Tokens:
@@ -134,24 +200,15 @@ def _with(wrapped: Wrapped, tokens: Tokens, wanted: list[int]) -> Tokens:
 
 def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Request:
     """Each token of a target text by the source's tokens and by the target's tokens before it."""
-    row = _one(rows)
-    limit = tokenization.limit_of(wrapped.tokenizer, wrapped.model.config)
-    tokens = _tokens(wrapped, row, limit)
+    text = one_text(_one(rows))
     if target is not None and not isinstance(target, str):
         raise TargetError(
             f"target={target!r} is not a text.\n  Give the target text, or leave it out for what is written."
         )
-    written = wrapped.complete(row[0]) if target is None else target
-    wanted = _ids(wrapped, written, "text_target")
-    before = [_start(wrapped.model), *wanted[:-1]]
-    inputs = {
-        "input_ids": torch.tensor([tokens.ids["input_ids"]], device=wrapped.device),
-        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long, device=wrapped.device),
-        "decoder_input_ids": torch.tensor([before], device=wrapped.device),
-    }
+    wanted = wanted_ids(wrapped, wrapped.complete(text) if target is None else target, "text_target")
+    inputs, _, _, units = started(wrapped, text, wanted)
     index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]], device="cpu")
-    units = {"input_ids": [tokens.units], "decoder_input_ids": [units_of(wrapped.tokenizer, [before[0], *wanted])[:-1]]}
-    facts: dict[str, list[Any]] = {"text": [row[0]], "labels": [texts_of(wrapped.tokenizer, wanted)]}
+    facts: dict[str, list[Any]] = {"text": [text], "labels": [texts_of(wrapped.tokenizer, wanted)]}
     return Request(wrapped.model, inputs, Indices(index), [0], facts, units)
 
 
@@ -170,9 +227,14 @@ def _one(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
             f"Every token of a text is explained one text at a time, but {len(rows)} rows were given.\n"
             "  Explain them one by one."
         )
-    if len(rows[0]) != 1:
+    return rows[0]
+
+
+def one_text(row: tuple[str, ...]) -> str:
+    """The text of a row; an answer is not explained from a pair."""
+    if len(row) != 1:
         raise InputError(
             "A pair was given, but every token of a text is explained from one text.\n"
             "  Give that text alone; what is to be written after it, or as its translation, is target=."
         )
-    return rows[0]
+    return row[0]

@@ -32,6 +32,7 @@ class Request:
     windows: list[Tokens] | None = None  # set where the rows are windows of one text
     stand_ins: Mapping[str, int] = field(default_factory=dict)  # ids of the tokens that baselines name
     total: int = 1  # number of the user's rows
+    held: list[bool] | None = None  # tokens that no method removes, of the one row: an answer's own, a template's
 
     def baseline(self, given: Any) -> Any:
         """The baseline for these rows; a named token replaces every token that is not special."""
@@ -42,7 +43,14 @@ class Request:
 
     def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A method's parameters; units="words" becomes the number of each token's word, -1 for special tokens."""
+        from whence.results.text_units import is_text_unit
+
         units = given.get("units")
+        if self.held is not None and isinstance(units, str) and units in ("auto", "tokens"):
+            numbers = [-1 if held else i for i, held in enumerate(self.held)]
+            return {**given, "units": torch.tensor([numbers], device="cpu")}
+        if is_text_unit(units) and units != "words":
+            return {**given, "units": self._text_units(units)}
         if not isinstance(units, str) or units != "words":
             return {**given, "units": self._of_rows(units)} if isinstance(units, Tensor) else dict(given)
         if isinstance(self.units, Mapping) and "text" in self.facts:
@@ -57,6 +65,19 @@ class Request:
             known = {pair: n for n, pair in enumerate(dict.fromkeys(p for p in pairs if p[1] is not None))}
             numbers.append([known.get(pair, -1) for pair in pairs])
         return {**given, "units": torch.tensor(numbers, device="cpu")}
+
+    def _text_units(self, units: Any) -> Tensor:
+        """The number of each token's unit, below 0 for what is never removed."""
+        from whence.results.text_units import numbers_of, parts_of
+
+        if isinstance(self.units, Mapping) or "spans" not in self.facts:
+            raise ParameterError(f"units={units!r} is for one text.\n  Leave it out.")
+        facts, rows = self.facts, []
+        for row, spans in enumerate(facts["spans"]):
+            parts = parts_of(facts["text"][row], units, facts["messages"][row] if "messages" in facts else None)
+            own = facts["answer"][row][1] if "answer" in facts else 0
+            rows.append(numbers_of(parts, spans, facts["special"][row], own, isinstance(units, Mapping)))
+        return torch.tensor(rows, device="cpu")
 
     def seeds(self, given: Sequence[int]) -> list[int]:
         """The seeds of these rows, out of the seeds of all rows."""
@@ -117,13 +138,15 @@ def per_row(target: Any, rows: int) -> list[Any]:
 
 def text_facts(tokens: Sequence[Tokens], length: int) -> dict[str, list[Any]]:
     """The facts of each row's tokens, padded to the length of the batch."""
+    chats = [getattr(t.text[0], "messages", None) for t in tokens]
     return {
         "units": [padded(t.units, length, "[PAD]") for t in tokens],
         "spans": [padded(t.spans, length, (0, 0)) for t in tokens],
         "special": [padded(t.special, length, True) for t in tokens],
         "words": [padded(t.words, length, None) for t in tokens],
         "segments": [padded(t.segments, length, None) for t in tokens],
-        "text": [t.text[0] if len(t.text) == 1 else t.text for t in tokens],
+        "text": [str(t.text[0]) if len(t.text) == 1 else t.text for t in tokens],
+        **({"messages": chats} if any(chats) else {}),
     }
 
 

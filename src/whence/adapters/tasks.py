@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from whence.adapters import generation, images, tokens
+from whence.adapters import answers, generation, images, tokens
 from whence.adapters.decoding import texts_of
 from whence.adapters.functions import function_requests
 from whence.adapters.requests import Request, padded, text_rows
@@ -197,6 +197,8 @@ def _at_mask(tokenizer: Any, row: Tokens, target: Any) -> tuple[int, Any]:
 
 def _text_generation(wrapped: Wrapped, inputs: Any, target: Any, batch_size: int | None, whole: bool) -> list[Request]:
     rows = text_rows(inputs)
+    if answers.is_about_answers(target):
+        return answers.answer_requests(wrapped, rows, target)
     if target is ... or isinstance(target, str):
         return [generation.continued(wrapped, rows, target)]
     return text_requests(wrapped, rows, target, len(rows) if whole else batch_size, _next_tokens)
@@ -232,7 +234,10 @@ def _or_likeliest(wrapped: Wrapped, inputs: Batch, targets: Sequence[tuple[int, 
 
 
 def _translation(wrapped: Wrapped, inputs: Any, target: Any, batch_size: int | None, whole: bool) -> list[Request]:
-    return [generation.translated(wrapped, text_rows(inputs), target)]
+    rows = text_rows(inputs)
+    if answers.is_about_answers(target):
+        return answers.answer_requests(wrapped, rows, target)
+    return [generation.translated(wrapped, rows, target)]
 
 
 # ---- images ----

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from whence.adapters.chats import Conversation
 from whence.adapters.decoding import Reader
 from whence.adapters.spans import Span, aligned_spans, has_marks, stripped, word_numbers
 from whence.errors import InputError
@@ -142,11 +143,12 @@ def _encoded(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Tokens]:
     reader = Reader(tokenizer)
     by_row: dict[int, Tokens] = {}
     if fast and hasattr(tokenizer, "backend_tokenizer"):
-        kinds = [1 + any(texts[1:]) for texts in rows]  # transformers takes an empty second text for none
+        # transformers takes an empty second text for none
+        kinds = [(1 + any(texts[1:]), isinstance(texts[0], Conversation)) for texts in rows]
         for kind in sorted(set(kinds)):
             numbers = [row for row, own in enumerate(kinds) if own == kind]
-            columns = [[rows[row][i] for row in numbers] for i in range(kind)]
-            given = tokenizer(*columns, **asked, return_offsets_mapping=True)
+            columns = [[rows[row][i] for row in numbers] for i in range(kind[0])]
+            given = tokenizer(*columns, **asked, **_plainly(kind[1]), return_offsets_mapping=True)
             for i, row in enumerate(numbers):
                 own = {name: given[name][i] for name in given}
                 by_row[row] = _read(tokenizer, reader, rows[row], own, given.sequence_ids(i), own["offset_mapping"])
@@ -156,7 +158,8 @@ def _encoded(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Tokens]:
 
 def _one_by_one(tokenizer: Any, reader: Reader, texts: Sequence[str], asked: dict[str, bool], fast: bool) -> Tokens:
     """A row of a tokenizer that is slow, or not one of transformers'."""
-    given = tokenizer(*texts, **asked, **({"return_offsets_mapping": True} if fast else {}))
+    plainly = _plainly(isinstance(texts[0], Conversation))
+    given = tokenizer(*texts, **asked, **plainly, **({"return_offsets_mapping": True} if fast else {}))
     segments = None
     if fast:
         segments = given.sequence_ids(0) if hasattr(given, "sequence_ids") else [0] * len(given["input_ids"])
@@ -177,9 +180,21 @@ def _read(tokenizer: Any, reader: Reader, texts: Sequence[str], given: Any, segm
         (0, 0) if s else stripped(texts[g or 0], (int(start), int(end)), marks[g or 0])
         for (start, end), s, g in zip(offsets, special, segments, strict=True)
     ]
+    if isinstance(texts[0], Conversation):
+        special = [s or not _within(place, texts[0]) for place, s in zip(offsets, special, strict=True)]
     words = word_numbers(texts, spans, special, segments)
     names = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in given]
     return Tokens({n: list(given[n]) for n in names}, reader.units(ids), spans, special, words, tuple(texts), segments)
+
+
+def _plainly(conversation: bool) -> dict[str, bool]:
+    """A chat template writes the special tokens itself."""
+    return {"add_special_tokens": False} if conversation else {}
+
+
+def _within(place: Sequence[int], text: Conversation) -> bool:
+    """Whether a token has a part of a message's content, and is not the template's."""
+    return any(max(start, int(place[0])) < min(end, int(place[1])) for _, start, end in text.messages)
 
 
 def _segments(given: Any, special: Sequence[bool]) -> list[int | None]:

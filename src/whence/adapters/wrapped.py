@@ -80,6 +80,10 @@ class Wrapped:
 
     def requests(self, inputs: Any, target: Any, batch_size: int | None = None, whole: bool = False) -> list[Request]:
         """What the rows become: requests of rows of similar length, or one of all rows (`whole`)."""
+        if self.entry.writes is not None:
+            from whence.adapters.chats import conversations
+
+            inputs = conversations(self.tokenizer, inputs)
         requests = self.entry.requests(self, inputs, target, batch_size, whole)
         total = 1 + max(row for request in requests for row in request.rows)
         return [replace(request, total=total) for request in requests]
@@ -93,14 +97,24 @@ class Wrapped:
             return tuple(number(self, item) if isinstance(item, str) else item for item in given)
         return [self.target(item) for item in given] if isinstance(given, list) else given
 
-    def complete(self, text: str, tokens: int = 20) -> Continuation:
-        """What the model writes for a text, greedily; a target for `explain`."""
+    def complete(
+        self, text: Any, tokens: int = 20, *, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, seed: int = 0,
+    ) -> Continuation:  # fmt: skip
+        """What the model writes for a text or a conversation; a target for `explain`.
+
+        It takes the likeliest token each time, or draws one at a temperature, among the `top_k` likeliest or those that
+        together have a probability of `top_p`; one seed gives one text.
+        """
         from whence.adapters import generation
 
         step = self.entry.writes
         if step is None:
             raise ModelError(f"{self!r} does not write text.\n  Load a causal or an encoder–decoder model.")
-        return generation.complete(self, text, tokens, step)
+        from whence.adapters.chats import conversations
+
+        sampling = generation.Sampling(temperature, top_k, top_p, seed)
+        return generation.complete(self, conversations(self.tokenizer, text), tokens, step, sampling)
 
 
 def wrap(

@@ -55,6 +55,8 @@ class Attribution:
     segments: list[list[int | None]] | None = None
     text: list[Any] | None = None  # what was explained, a string or a pair per row
     labels: list[Any] | None = None  # the explained classes by name
+    messages: list[Any] | None = None  # of conversations: (role, start, end) of each message in the text
+    answer: list[Any] | None = None  # what was written after the text, and how many of the row's last tokens are its
     image: Tensor | None = None  # what was explained, as bytes (rows, 1 or 3, height, width)
 
     # ---- rows ----
@@ -218,6 +220,17 @@ class Attribution:
                 "  Read `values` and `units` of each by its name."
             )
         return merged(self)
+
+    def merge(self, units: Any, *, absolute: bool = False) -> Attribution:
+        """One value per word, sentence, paragraph, line or message, or per span of the text by name.
+
+        It is the sum of the tokens' values, or of their magnitudes. `units` is "words", "sentences", "paragraphs",
+        "lines", "messages", or a dict from names to (start, end) or to a part of the text. A chat template's tokens are
+        one unit, and so are those of the answer itself.
+        """
+        from whence.results.text_units import merged
+
+        return merged(self, units, absolute=absolute)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""

@@ -128,7 +128,8 @@ def _name(value: Any, rows: int) -> bool:
 
 _FITS: dict[str, Callable[[Any, int], bool]] = {
     "values": _tensors, "output_value": _numbers, "target": _target, "units": _lists, "spans": _spans,
-    "special": _lists, "words": _lists, "segments": _lists, "text": _texts, "labels": _rows, "method": _name,
+    "special": _lists, "words": _lists, "segments": _lists, "text": _texts, "labels": _rows, "messages": _rows,
+    "answer": _rows, "method": _name,
     "params": _named, "receipt": _receipt, "kept": _named,
 }  # fmt: skip
 
