@@ -1,4 +1,4 @@
-"""Small language models from configurations, with a tokenizer of bytes and a chat template; in float64 where that runs."""
+"""Small language models from configurations, with a tokenizer of bytes and a chat template; most in float64."""
 
 from __future__ import annotations
 
