@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from whence.results.attribution import Attribution
     from whence.results.comparison import Comparison
     from whence.results.trace import Trace
+    from whence.runs.diff import Diff, diff
     from whence.runs.opened import Run, open
     from whence.runs.run import run
+    from whence.runs.summary import Summary
     from whence.subject.named_baselines import neutral
     from whence.subject.neurons import neuron
 
@@ -51,9 +53,10 @@ __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022  (in four groups)
     # verbs
     "load", "wrap", "explain", "activations", "compare", "trace", "evaluate", "recommend", "axioms",
-    "infidelity", "sensitivity_max", "run", "open",
+    "infidelity", "sensitivity_max", "run", "open", "diff",
     # results
-    "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable", "Run",
+    "Attribution", "Comparison", "Trace", "Scoreboard", "Recommendation", "AxiomTable", "Run", "Summary",
+    "Diff",
     # extension points
     "method", "methods", "metric", "metrics", "Call", "derivative", "neutral", "neuron", "span", "contrast",
     # errors
@@ -72,6 +75,7 @@ _MODULES = {  # where each name is defined; errors are in whence.errors, `method
     "Call": "engine.call", "derivative": "engine.call", "neutral": "subject.named_baselines",
     "neuron": "subject.neurons", "run": "runs.run", "open": "runs.opened", "Run": "runs.opened",
     "span": "adapters.answers", "contrast": "adapters.answers",
+    "diff": "runs.diff", "Diff": "runs.diff", "Summary": "runs.summary",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from whence.results.attribution import Attribution
     from whence.results.comparison import Comparison
+    from whence.runs.summary import Summary
 
 _ROWS = 1024  # of a batch, at most
 
@@ -231,6 +232,26 @@ class Run:
         except ImportError:
             raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
         return self.to_arrow(columns).to_pandas()
+
+    # ---- over all rows ----
+
+    def summary(self, *, unit: str = "word", bound: int = 200_000, rows: int = 20) -> Summary:
+        """What the run says over all its rows, in one pass: see `whence.runs.summary.summarize`."""
+        from whence.runs.summary import summarize
+
+        return summarize(self, unit=unit, bound=bound, rows=rows)
+
+    def report(self, path: str | os.PathLike[str] | None = None, **how: Any) -> str:
+        """The summaries with charts and rows as one page: see `whence.runs.report.report`."""
+        from whence.runs.report import report
+
+        return report(self, path, **how)
+
+    def plot(self, kind: str = "units", ax: Any = None, **how: Any) -> Any:
+        """A summary drawn by matplotlib: "units", "swarm", "gaps", "agreement" or "map"."""
+        from whence.runs.plots import plot
+
+        return plot(self, kind, ax, **how)
 
     def errors(self) -> Iterator[dict[str, Any]]:
         """What could not be explained: the row, its file and line, the method (None: all of them), and the error."""

@@ -1,0 +1,196 @@
+"""Two runs compared: what is the same, what was changed on purpose and is found again, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whence
+from tests.support.runs import Small, rows
+from whence.cli.main import main
+from whence.runs.opened import Run
+
+TEXTS = [
+    f"{a} {b} film {c}" for a in ("a", "the", "this") for b in ("warm", "dull", "moving") for c in (".", "!", "<b>")
+]
+METHODS = ["integrated_gradients", "attnlrp"]
+
+
+def with_less(word: str, how_much: float) -> Any:
+    """The zoo's sentiment model, one word's vector made smaller."""
+    model = whence.load("zoo:sentiment")
+    number = model.tokenizer(word, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        model.model.get_input_embeddings().weight[number] *= how_much
+    return model
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in TEXTS))
+    models = {"before": whence.load("zoo:sentiment"), "after": with_less("dull", 0.3)}
+    return {
+        name: whence.run(
+            model, folder / "rows.jsonl", methods=METHODS, out=folder / name, target="positive", shard_rows=10
+        )
+        for name, model in models.items()
+    }
+
+
+def test_a_run_does_not_differ_from_itself(runs: dict[str, Run]) -> None:
+    found = whence.diff(runs["before"], runs["before"])
+    assert (found.rows, found.changed, found.alone, found.predictions) == (27, 0, (0, 0), [])
+    assert found.change == {"rows": 0.0, "predictions": 0.0, "explanations": pytest.approx(0.0, abs=1e-12)}
+    assert all(unit.mean == unit.low == unit.high == 0 for unit in found.units())
+    assert found.exceeded(1e-9) == []
+
+
+def test_the_word_that_was_changed_is_the_word_that_changed_most(runs: dict[str, Run]) -> None:
+    found = whence.diff(runs["before"], runs["after"])
+    for method in METHODS:
+        (first, *_) = found.units(method)
+        assert first.name == "dull"
+        assert first.mean > first.low > 0  # it no longer speaks against "positive" as much
+        assert first.rows == 9
+        assert found.agreement[method].mean < 1
+        slow = [
+            _dull(b) - _dull(a) for a, b in zip(runs["before"][method], runs["after"][method], strict=True)
+            if "dull" in str(a.text)
+        ]  # fmt: skip
+        assert abs(first.mean - float(np.mean(slow))) < 1e-6
+    table_a, table_b = (runs[name].to_pandas() for name in ("before", "after"))
+    assert found.changed == int((table_a.prediction != table_b.prediction).sum())
+    assert all("dull" in note.about["text"] for note in found.explanations[:5])
+
+
+def _dull(a: whence.Attribution) -> float:
+    merged = a.merge_words()
+    assert merged.units is not None
+    return float(merged.values[0][merged.units[0].index("dull")])
+
+
+def test_two_methods_of_one_run_are_compared(runs: dict[str, Run]) -> None:
+    run = runs["before"]
+    found = whence.diff(run, run, methods={"integrated_gradients": "attnlrp"})
+    summary = run.summary()
+    expected = summary.agreement["integrated_gradients", "attnlrp"]
+    (mean,) = found.agreement.values()
+    assert mean.mean == pytest.approx(expected.mean, abs=1e-12)
+    assert (mean.low, mean.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert list(found.pairs) == ["integrated_gradients → attnlrp"]
+
+
+def test_the_page_is_static_and_escaped(runs: dict[str, Run], tmp_path: Path) -> None:
+    page = whence.diff(runs["before"], runs["after"]).to_html(tmp_path / "d.html")
+    assert (tmp_path / "d.html").read_text() == page
+    assert "<script" not in page
+    assert "<b>.</b>" not in page
+    assert "&lt;" in page
+    assert not re.search(r"""(src|href)=["']?(https?:|//)|url\((?!data:)""", page)
+    assert "Gained weight" in page
+
+
+# ---- numbers, and rows that are missing ----
+
+
+class Other(Small):
+    """The same, with its first two classes swapped for large inputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x)
+        return torch.where(x[:, :1] > 1, scores[:, [1, 0, 2]], scores)
+
+
+def numbers(folder: Path, model: Any, lines: list[dict[str, Any]], name: str) -> Run:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return whence.run(model, path, methods="input_x_gradient", out=folder / name, shard_rows=16)
+
+
+def test_predictions_that_changed_come_first_and_their_explanations_are_not_compared(tmp_path: Path) -> None:
+    a, b = (numbers(tmp_path, model, rows(60), name) for model, name in ((Small(), "a"), (Other(), "b")))
+    found = whence.diff(a, b)
+    x = torch.tensor([row["inputs"] for row in rows(60)])
+    moved = (Small()(x).argmax(1) != Other()(x).argmax(1)).nonzero()[:, 0].tolist()
+    assert found.changed == len(moved) > 0
+    assert {note.row for note in found.predictions[: len(moved)]} == set(moved)
+    assert found.agreement["input_x_gradient"].rows == 60 - len(moved)
+    assert any(f"{len(moved)} rows were explained for another class in B" in note for note in found.notes)
+    low, high = found.changed_interval
+    assert low < found.changed_share < high
+    assert sum(found.flows.values()) == 60
+
+
+def test_rows_that_only_one_run_has_are_counted(tmp_path: Path) -> None:
+    a = numbers(tmp_path, Small(), rows(20), "a")
+    found = whence.diff(a, a[5:])
+    assert (found.rows, found.alone) == (15, (5, 0))
+    assert found.change["rows"] == 0.25
+    assert found.exceeded({"rows": 0.1}) == ["rows changed by 25 %, more than 10 %"]
+    assert found.notes == ["5 rows are only in run A."]
+    with pytest.raises(whence.InputError, match="no row in common"):
+        whence.diff(a[:5], a[5:])
+
+
+def test_what_cannot_be_compared_is_refused(runs: dict[str, Run], tmp_path: Path) -> None:
+    a = numbers(tmp_path, Small(), rows(20), "a")
+    b = numbers(tmp_path, Small(), rows(20, seed=1), "b")
+    with pytest.raises(whence.InputError, match="not over the same data: row 0 is another"):
+        whence.diff(a, b)
+    with pytest.raises(whence.MethodError, match=r"no method in common.*\n  Say which to compare, such as methods="):
+        whence.diff(a, runs["before"])
+    with pytest.raises(whence.MethodError, match="no method 'attnlr'. Did you mean 'attnlrp'"):
+        whence.diff(runs["before"], runs["after"], methods="attnlr")
+    found = whence.diff(a, a)
+    with pytest.raises(whence.ParameterError, match="from 0 to 1"):
+        found.exceeded(1.5)
+    with pytest.raises(whence.ParameterError, match="threshold"):
+        found.exceeded({"prediction": 0.1})
+    with pytest.raises(whence.MethodError, match="not compared by 'gradient'"):
+        found.units("gradient")
+
+
+# ---- the command line ----
+
+
+def test_the_exit_code_tells_whether_more_changed_than_may(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (runs[name].storage.address for name in ("before", "after"))
+    page = tmp_path / "d.html"
+    assert main(["diff", a, b]) == 0
+    assert "dull" in capsys.readouterr().out
+    assert main(["diff", a, a, "--threshold", "0"]) == 0
+    assert main(["diff", a, b, "--threshold", "1", "--out", str(page)]) == 0
+    assert "Gained weight" in page.read_text()
+    capsys.readouterr()
+    assert main(["diff", a, b, "--threshold", "explanations=0.0001", "--methods", "attnlrp", "--json"]) == 4
+    told = json.loads(capsys.readouterr().out)
+    assert list(told["agreement"]) == ["attnlrp"]
+    assert re.match(r"explanations changed by [\d.]+ %, more than 0.01 %", told["exceeded"][0])
+    assert main(["diff", a, b, "--threshold", "often"]) == 2
+    assert "predictions=0.01,explanations=0.1" in capsys.readouterr().err
+    assert main(["diff", a, b, "--out", "d.pdf"]) == 2
+    assert main(["diff", a, str(tmp_path)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_a_report_from_the_command_line(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, page = runs["before"].storage.address, tmp_path / "report.html"
+    assert main(["report", folder, "--out", str(page), "--method", "attnlrp"]) == 0
+    assert "By AttnLRP, in parts of the logit" in page.read_text()
+    capsys.readouterr()
+    assert main(["report", folder]) == 0
+    told = capsys.readouterr().out
+    assert "attnlrp, against positive" in told
+    assert math.isfinite(float(re.search(r"share in common\n.*\n.*\n\S+ +\S+ +([\d.]+)", told)[1]))  # type: ignore[index]
