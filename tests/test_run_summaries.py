@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,22 @@ def test_each_part_is_read_once(features: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Run, "_read", counted)
     features.summary()
     assert read == list(range(6))
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
+    run = whence.run(
+        MODEL, written(tmp_path / "rows.jsonl", 6000), methods=["gradient", "input_x_gradient"], out=tmp_path / "run",
+        shard_rows=200, batch_size=200,
+    )  # fmt: skip
+    run[:200].summary()  # whatever is loaded at first use
+    peaks = []
+    for some in (run[:400], run):
+        tracemalloc.start()
+        assert some.summary().rows == len(some)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0], peaks
 
 
 def test_moments_are_merged_exactly() -> None:
