@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+
+import whence
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
 from reproductions.__main__ import main, names
 from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report
+from reproductions.texts import reviews, runs
 
 
 @pytest.mark.slow
@@ -44,3 +48,28 @@ def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["nothing"])
     assert "gradient_problems" in capsys.readouterr().err
+
+
+# ---- texts with marks ----
+
+
+def test_marked_characters_are_spans():
+    assert runs([9, 3, 4, 5, 4]) == [(3, 6), (9, 10)]
+    assert runs([]) == []
+
+
+def test_reviews_are_read_with_their_rationales(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    with pytest.raises(whence.FileError, match="eraserbenchmark"):
+        reviews("test")
+    folder = tmp_path / "eraser_movies"
+    (folder / "docs").mkdir(parents=True)
+    for name in ("one", "two"):
+        (folder / "docs" / name).write_text("a dull film .\nnot a good one\n")
+    own = {"evidences": [[{"start_token": 1, "end_token": 3}], [{"start_token": 4, "end_token": 7}]]}
+    lines = [json.dumps({"annotation_id": name, "classification": "NEG", **own}) for name in ("one", "two")]
+    for split, text in {"train": "\n".join(lines), "val": lines[1], "test": lines[0]}.items():
+        (folder / f"{split}.jsonl").write_text(text + "\n")
+    (row,) = reviews("train")  # the other one is of val
+    assert [row["text"][start:end] for start, end in row["rationale"]] == ["dull film", "not a good"]
+    assert row["label"] == 0

