@@ -247,3 +247,32 @@ def test_a_conversation_is_kept_in_a_file(tmp_path: Path) -> None:
     a.save(tmp_path / "a.safetensors")
     b = whence.Attribution.load(tmp_path / "a.safetensors")
     assert (b.messages, b.answer, b.units) == (a.messages, a.answer, a.units)
+
+
+# ---- citations ----
+
+
+@pytest.mark.parametrize("talk", [False, True])
+def test_sources_of_each_sentence_of_an_answer(talk: bool) -> None:
+    lm = language_model("llama")
+    prompt: Any = (
+        [{"role": "user", "content": "It is hot. So is he. Is it?"}] if talk else "It is hot. So is he. Is it?"
+    )
+    a = whence.explain(lm, prompt, method="attnlrp", target="Yes. It is.")
+    found = a.cite(k=2, model=lm)
+    assert [citation.sentence for citation in found] == ["Yes.", "It is."]
+    by_sentence = a.merge("sentences").values[0]
+    for citation, tokens in zip(found, (slice(0, 4), slice(4, 11)), strict=True):
+        values = by_sentence[tokens].sum(0)[:3]
+        assert [source.value for source in citation.sources] == sorted(values.tolist(), reverse=True)[:2]
+        for source in citation.sources:
+            assert a.text[0][source.start : source.end] == source.text
+            lost = whence.explain(
+                lm, prompt, method="leave_one_out", units={"it": (source.start, source.end)},
+                target=whence.span(citation.sentence, of="Yes. It is."),
+            )  # fmt: skip
+            close(torch.tensor(source.drop, dtype=torch.float64), lost.values[0, 0], 1e-9)
+    assert "without it: log p" in str(found[0])
+    assert a.cite(k=1)[0].sources[0].drop is None
+    with pytest.raises(whence.InputError, match="needs one prompt and its answer"):
+        whence.explain(lm, "It is hot.", method="attnlrp").cite()

@@ -47,8 +47,8 @@ class Request:
 
         units = given.get("units")
         if self.held is not None and isinstance(units, str) and units in ("auto", "tokens"):
-            numbers = [-1 if held else i for i, held in enumerate(self.held)]
-            return {**given, "units": torch.tensor([numbers], device="cpu")}
+            own = [-1 if held else i for i, held in enumerate(self.held)]
+            return {**given, "units": torch.tensor([own], device="cpu")}
         if is_text_unit(units) and units != "words":
             return {**given, "units": self._text_units(units)}
         if not isinstance(units, str) or units != "words":

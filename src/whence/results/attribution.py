@@ -21,6 +21,8 @@ from whence.util.terminal import clean, say
 if TYPE_CHECKING:
     import pandas
 
+    from whence.results.citations import Citation
+
 _AGGREGATES = ("l2", "max_abs", "sum_abs", "sum")
 
 
@@ -231,6 +233,15 @@ class Attribution:
         from whence.results.text_units import merged
 
         return merged(self, units, absolute=absolute)
+
+    def cite(self, k: int = 3, *, units: Any = "sentences", model: Any = None) -> list[Citation]:
+        """The k parts of the prompt that each sentence of the answer rests on most, of one explained answer.
+
+        With the `model`, each comes with what the sentence's log-probability loses without it.
+        """
+        from whence.results.citations import cited
+
+        return cited(self, k, units, model)
 
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""

@@ -1,0 +1,106 @@
+"""Citations: the parts of a prompt that each sentence of an answer rests on, and what removing each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from whence.errors import InputError
+from whence.results.text_units import merged, parts_of
+from whence.util.checks import check_count
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from whence.results.attribution import Attribution
+
+
+@dataclass(frozen=True)
+class Source:
+    """A part of the prompt with its value for a sentence of the answer."""
+
+    text: str
+    start: int
+    end: int
+    value: float
+    drop: float | None = None  # of the sentence's log-probability without this part, where the model was asked
+
+    def __str__(self) -> str:
+        told = "" if self.drop is None else f"  without it: log p {-self.drop:+.3f}"
+        return f"{self.value:+.4g}  {self.text}{told}"
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A sentence of an answer and the sources that it rests on, the strongest first."""
+
+    sentence: str
+    sources: tuple[Source, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *(f"  {source}" for source in self.sources)])
+
+
+def cited(a: Attribution, k: int, units: Any, model: Any) -> list[Citation]:
+    """For each sentence of the answer, the k units of the prompt that raise its score most."""
+    check_count("k", k)
+    if len(a) != 1 or a.text is None or a.answer is None or a.spans is None or not a.one_input:
+        raise InputError(
+            "cite() needs one prompt and its answer.\n  Explain a text or a conversation with target= the answer, "
+            "as text, from complete(), or as whence.span(…); of several rows, take one: a[0].cite()."
+        )
+    by_unit = a if a.params.get("units") is not None and a.words is None else merged(a, units)
+    assert by_unit.units is not None
+    assert by_unit.spans is not None
+    own = zip(by_unit.units[0], by_unit.spans[0], strict=True)
+    places = [(n, name, span) for n, (name, span) in enumerate(own) if span[0] < span[1]]
+    found = []
+    for sentence, start, values in _sentences(by_unit):
+        best = sorted(places, key=lambda place: -float(values[place[0]]))[:k]
+        drops = _drops(a, sentence, start, [span for _, _, span in best], model) if model is not None else [None] * k
+        sources = [
+            Source(name, *span, float(values[n]), drop) for (n, name, span), drop in zip(best, drops, strict=False)
+        ]
+        found.append(Citation(sentence, tuple(sources)))
+    return found
+
+
+def _sentences(a: Attribution) -> list[tuple[str, int, Tensor]]:
+    """The answer's sentences, where they begin in it, and their values by unit: the sum over a sentence's tokens."""
+    assert a.answer is not None
+    answer = a.answer[0][0]
+    if not a.several:
+        return [(answer, 0, a.values[0])]
+    assert a.labels is not None
+    starts, position = [], 0
+    for label in a.labels[0]:
+        starts.append(position + len(label) - len(label.lstrip()))
+        position += len(label)
+    found = []
+    for text, start, end in parts_of(answer, "sentences", None):
+        tokens = [i for i, at in enumerate(starts) if start <= at < end]
+        if tokens:
+            found.append((text, start, a.values[0][tokens].sum(0)))
+    return found
+
+
+def _drops(
+    a: Attribution, sentence: str, start: int, spans: Sequence[tuple[int, int]], model: Any
+) -> Sequence[float | None]:
+    """What the log-probability of a sentence loses without each of these parts, teacher-forced."""
+    from whence.adapters.answers import Span
+    from whence.adapters.chats import Conversation
+    from whence.api import explain
+
+    assert a.text is not None
+    assert a.answer is not None
+    answer, messages = a.answer[0][0], a.messages[0] if a.messages is not None else None
+    prompt = a.text[0] if messages is None else Conversation(a.text[0], messages)
+    occurrence = 1 + sum(answer.startswith(sentence, at) for at in range(start))
+    target = Span(None if sentence == answer else sentence, occurrence, answer)
+    units = {str(n): span for n, span in enumerate(spans)}
+    lost = explain(model, prompt, method="leave_one_out", target=target, units=units)
+    assert lost.units is not None
+    by_name = dict(zip(lost.units[0], lost.values[0].tolist(), strict=True))
+    return [by_name[str(n)] for n in range(len(spans))]
