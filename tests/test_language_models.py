@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +277,55 @@ def test_sources_of_each_sentence_of_an_answer(talk: bool) -> None:
     assert a.cite(k=1)[0].sources[0].drop is None
     with pytest.raises(whence.InputError, match="needs one prompt and its answer"):
         whence.explain(lm, "It is hot.", method="attnlrp").cite()
+
+
+# ---- views and the command line ----
+
+
+def test_an_answer_over_its_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lm = language_model("llama")
+    many = [
+        {"role": "system", "content": " ".join(f"Rule {i}." for i in range(12))},
+        {"role": "user", "content": "<b>?"},
+    ]
+    a = whence.explain(lm, many, method="attnlrp", target="Yes. No.", units="sentences")
+    values, names = a.values[0, :4].sum(0), a.units[0]
+    with torch.no_grad():  # one rule carries all, so that the others fold
+        a.values[0, :, [i for i, name in enumerate(names) if name.startswith("Rule") and name != "Rule 3."]] *= 1e-6
+        a.values[0, :4, names.index("Rule 3.")] += 5 * float(values.abs().max())
+    page = a.to_html()
+    assert "<script" not in page
+    assert "&lt;b&gt;?" in page
+    assert page.count("<summary><b>") == 2
+    assert "… 8 that carry little" in page
+    total = float(a.values[0, :4, :12].sum())
+    assert f"system <b>{total:+.4g}</b>" in page
+    assert f"the answer so far {float(a.values[0, :4, names.index('[answer]')].sum()):+.4g}" in page
+    a.show()
+    printed = capsys.readouterr().out.splitlines()
+    first = printed.index("Yes.")
+    assert printed[first + 1].endswith("  Rule 3.")
+    assert "No." in printed[first + 2 :]
+
+
+def test_a_conversation_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from whence.cli.arguments import TEXT_UNITS
+    from whence.cli.main import main
+
+    assert TEXT_UNITS == text_units.NAMES
+    lm, folder, talk = language_model("llama"), tmp_path / "model", tmp_path / "talk.json"
+    lm.model.float().save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    talk.write_text(json.dumps([*TALK, {"role": "assistant", "content": "Yes. It is."}]))
+    asked = ["explain", "--model", str(folder), "--chat", str(talk), "--units", "sentences"]
+    assert main([*asked, "--method", "attnlrp", "--out", str(tmp_path / "a.html")]) == 0
+    page = (tmp_path / "a.html").read_text()
+    assert all(f"<summary><b>{sentence}</b>" in page for sentence in ("Yes.", "It is."))
+    assert main([*asked, "--method", "leave_one_out"]) == 0
+    assert "Be kind." in capsys.readouterr().out
+    talk.write_text(json.dumps(TALK))  # the model writes the answer
+    assert main([*asked, "--method", "gradient", "--json"]) == 0
+    assert "Be brief." in capsys.readouterr().out
+    talk.write_text('{"role": "user"}')
+    assert main([*asked, "--method", "gradient"]) != 0
+    assert "is not a list of" in capsys.readouterr().err

@@ -15,11 +15,11 @@ TEMPLATE = (
 )
 _SIZES = {
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "max_position_embeddings": 128,
+    "num_key_value_heads": 1, "max_position_embeddings": 192,
 }  # fmt: skip
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
 _DECODER: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("GPT2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 128}),
+    "gpt2": ("GPT2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 192}),
     "llama": ("Llama", _SIZES),
     "qwen2": ("Qwen2", _SIZES),
     "qwen3": ("Qwen3", {**_SIZES, "head_dim": 8}),
@@ -35,7 +35,7 @@ _BOTH: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": (
         "Bart",
         {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-         "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 128},
+         "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 192},
     ),
 }  # fmt: skip
 EXPERTS = ("mixtral", "qwen3_moe")  # their grouped products have no float64

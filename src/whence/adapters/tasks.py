@@ -199,6 +199,8 @@ def _text_generation(wrapped: Wrapped, inputs: Any, target: Any, batch_size: int
     rows = text_rows(inputs)
     if answers.is_about_answers(target):
         return answers.answer_requests(wrapped, rows, target)
+    if target is None and len(rows) == 1:
+        target = getattr(rows[0][0], "answer", None)  # a conversation that ends with one
     if target is ... or isinstance(target, str):
         return [generation.continued(wrapped, rows, target)]
     return text_requests(wrapped, rows, target, len(rows) if whole else batch_size, _next_tokens)

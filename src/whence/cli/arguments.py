@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from whence.registry import Parameter
 
 Command = Callable[[str, Any, str], argparse.ArgumentParser]  # (name, function, description) → the command's parser
 NAMES = "comma-separated names"
+TEXT_UNITS = ("words", "sentences", "paragraphs", "lines", "messages")  # which every method of texts takes
+_WRITTEN = 40  # tokens of an answer that is not given
 
 
 def add_inputs(parser: argparse.ArgumentParser, needed: bool = True) -> None:
@@ -57,6 +60,7 @@ def _add_model(group: Any, needed: bool) -> None:
 
 
 def _add_options(group: Any) -> None:
+    group.add_argument("--chat", metavar="FILE", help="a conversation: a JSON list of messages with role and content")
     group.add_argument("--target", help="a label, a number, or a continuation (default: the prediction)")
     group.add_argument("--baseline", help="a number or a name")
     group.add_argument("--at", metavar="MODULE", help="explain the output of this module instead of the inputs")
@@ -113,9 +117,11 @@ def rows_of(options: argparse.Namespace, model: Any) -> Any:
     """Texts, pairs or images; standard input where nothing was given and it is not a terminal."""
     from whence.adapters.tasks import TASKS
 
-    kinds = [bool(options.text), bool(options.image), options.file is not None]
+    kinds = [bool(options.text), bool(options.image), options.file is not None, options.chat is not None]
     if sum(kinds) > 1:
-        raise ParameterError("--text, --image and --file cannot be combined.\n  Give one of them.")
+        raise ParameterError("--text, --image, --file and --chat cannot be combined.\n  Give one of them.")
+    if options.chat is not None:
+        return _messages(options, model)
     if options.second and len(options.second) != len(options.text):
         raise ParameterError(
             f"The numbers of --text ({len(options.text)}) and --second ({len(options.second)}) differ.\n"
@@ -141,6 +147,23 @@ def rows_of(options: argparse.Namespace, model: Any) -> Any:
     return rows[0] if len(rows) == 1 else rows
 
 
+def _messages(options: argparse.Namespace, model: Any) -> Any:
+    """A conversation; what the model writes is its answer, where it has none and no target is given."""
+    whole = text_of(Path(options.chat), "Give a JSON list of messages.")
+    try:
+        messages = json.loads(whole)
+    except ValueError as error:
+        raise InputError(f"{options.chat!r} is not JSON: {error}.\n  Give a list of messages.") from None
+    plain = isinstance(messages, list) and all(
+        isinstance(m, dict) and {"role", "content"} <= m.keys() for m in messages
+    )
+    if not messages or not plain:
+        raise InputError(f'{options.chat!r} is not a list of {{"role": …, "content": …}}.\n  Give such messages.')
+    if options.target is None and messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": model.complete(messages, _WRITTEN)})
+    return messages
+
+
 def explain_options(options: argparse.Namespace, model: Any) -> dict[str, Any]:
     """The options of explain itself."""
     from whence.adapters.tasks import TASKS
@@ -158,11 +181,12 @@ def params_of(options: argparse.Namespace, name: str, alone: bool = True) -> dic
     flags = given(options)
     entry = methods()[name]
     known = entry.parameters
+    by_text = {"units": flags.pop("units")} if "units" not in known and flags.get("units") in TEXT_UNITS else {}
     if alone:
         entry.check(
             {key: known[key].default for key in flags if key in known} | dict.fromkeys(flags.keys() - known.keys())
         )
-    return {key: read(known[key], text) for key, text in flags.items() if key in known}
+    return {key: read(known[key], text) for key, text in flags.items() if key in known} | by_text
 
 
 def given(options: argparse.Namespace, kind: str = "param") -> dict[str, str]:

@@ -56,7 +56,7 @@ def cited(a: Attribution, k: int, units: Any, model: Any) -> list[Citation]:
     own = zip(by_unit.units[0], by_unit.spans[0], strict=True)
     places = [(n, name, span) for n, (name, span) in enumerate(own) if span[0] < span[1]]
     found = []
-    for sentence, start, values in _sentences(by_unit):
+    for sentence, start, values in sentences_of(by_unit):
         best = sorted(places, key=lambda place: -float(values[place[0]]))[:k]
         drops = _drops(a, sentence, start, [span for _, _, span in best], model) if model is not None else [None] * k
         sources = [
@@ -66,7 +66,7 @@ def cited(a: Attribution, k: int, units: Any, model: Any) -> list[Citation]:
     return found
 
 
-def _sentences(a: Attribution) -> list[tuple[str, int, Tensor]]:
+def sentences_of(a: Attribution) -> list[tuple[str, int, Tensor]]:
     """The answer's sentences, where they begin in it, and their values by unit: the sum over a sentence's tokens."""
     assert a.answer is not None
     answer = a.answer[0][0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whence.results.attribution import Attribution
-from whence.views import images
+from whence.views import images, language
 from whence.views.colours import share, solid, wash
 from whence.views.components import text
 from whence.views.maps import Map, has_tokens, spelled
@@ -261,6 +261,7 @@ def heatmap(
 
 KINDS: tuple[tuple[Callable[[Attribution, list[Map]], bool], Draw], ...] = (
     (is_molecule, molecule),
+    (language.is_answer, language.answer),
     (is_generated, generated),
     (is_text, text_row),
     (is_image, image),

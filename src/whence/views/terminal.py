@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.results.attribution import Attribution
 from whence.util.terminal import Painted, clean, joined, safe
+from whence.views import language
 from whence.views.colours import share, solid
 from whence.views.maps import (
     Map,
@@ -49,6 +50,9 @@ def describe(a: Attribution, colour: bool = False) -> str:
     lines = [clean(repr(a)), *_noticed(notices(a))]
     if a.receipt.get("method_chosen"):
         lines.append(clean(f"(no method was named, and {a.receipt['method_chosen']})"))
+    if language.is_answer(a, []):
+        cited = [line for citation in a.cite(_SAID) for line in str(citation).splitlines()]
+        return joined([*lines, *map(clean, cited), *_warnings(a.receipt)])
     found = list(maps(a, _ROWS))
     last = None
     for part in found:
