@@ -129,6 +129,22 @@ def test_predictions_that_changed_come_first_and_their_explanations_are_not_comp
     assert sum(found.flows.values()) == 60
 
 
+def test_a_model_without_classes_changes_by_its_score(tmp_path: Path) -> None:
+    models = [torch.nn.Linear(6, 1) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    with torch.no_grad():
+        models[1].weight[0, 2] += 1
+    a, b = (numbers(tmp_path, model, rows(20), name) for model, name in zip(models, "ab", strict=True))
+    found = whence.diff(a, b)
+    x = torch.tensor([row["inputs"] for row in rows(20)])
+    assert [note.row for note in found.predictions] == x[:, 2].abs().argsort(descending=True).tolist()
+    means = {unit.name: unit.mean for unit in found.units(count=None)}
+    assert means.pop("2") == pytest.approx(float(x[:, 2].mean()), abs=1e-6)
+    assert list(means.values()) == pytest.approx([0.0] * 5, abs=1e-6)
+    assert (a.summary().labelled, a.summary().confident_wrong) == (0, [])
+    assert "Predictions that changed" not in found.to_html()
+
+
 def test_rows_that_only_one_run_has_are_counted(tmp_path: Path) -> None:
     a = numbers(tmp_path, Small(), rows(20), "a")
     found = whence.diff(a, a[5:])

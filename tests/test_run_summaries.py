@@ -93,6 +93,21 @@ def test_tokens_are_units_too(texts: Run) -> None:
     assert not {"[CLS]", "[SEP]", "[PAD]"} & {*every, *words}
 
 
+def test_words_of_pairs_are_those_of_both_texts(tmp_path: Path) -> None:
+    lines = [{"text": first, "second": "it is <i>dull</i>"} for first in ("a warm film", "a dull film")]
+    run = whence.run("zoo:sentiment", lines, methods="input_x_gradient", out=tmp_path / "run", target="positive")
+    slow = [words_of(a) for a in run]
+    vocabulary = run.summary().vocabulary
+    for name, place in vocabulary.index["positive"].items():
+        values = [row[name] for row in slow if name in row]
+        assert vocabulary.moments.at((place, 0)).mean == pytest.approx(np.mean(values), abs=1e-6), name
+    assert vocabulary.places[vocabulary.index["positive"]["dull"]] == 3
+    assert {"warm", "it"} < set(vocabulary.index["positive"]) == {*slow[0], *slow[1]}
+    page = re.sub(r"</?span[^>]*>", "", run.report())
+    assert page.count("it is &lt;i&gt;dull&lt;/i&gt;</p>") >= 2
+    assert '<p class="reading small" dir="auto">a warm film</p>' in page
+
+
 def test_features_are_units_by_their_number(features: Run) -> None:
     summary = features.summary()
     x = torch.tensor([row["inputs"] for row in rows(40)])

@@ -266,7 +266,8 @@ class _Stream:
     def _add_predictions(self, about: list[dict[str, Any]]) -> None:
         sizes = []
         for row in about:
-            p, q = (math.nan if one["probability"] is None else one["probability"] for one in (row, row["after"]))
+            by = "score" if row["probability"] is None else "probability"  # a model without classes has scores alone
+            p, q = (math.nan if one[by] is None else one[by] for one in (row, row["after"]))
             other = row["prediction"] != row["after"]["prediction"]
             self.changed += other
             self.flows.add([(str(row["prediction"]), str(row["after"]["prediction"]))])

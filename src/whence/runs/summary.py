@@ -186,7 +186,8 @@ class _Stream:
             self.vocabulary.add(classes, block.owner[plain], names, block.values[:, plain])
 
     def _add_labels(self, about: list[dict[str, Any]]) -> None:
-        known = [row["label"] is not None and row["prediction"] is not None for row in about]
+        asked = ("label", "prediction", "probability")  # without a probability nothing was chosen among classes
+        known = [all(row[name] is not None for name in asked) for row in about]
         wrong = [k and row["label"] != row["prediction"] for k, row in zip(known, about, strict=True)]
         self.labelled += sum(known)
         self.wrong += sum(wrong)

@@ -140,8 +140,9 @@ def _rows(d: Diff) -> str:
 
 
 def _predicted(about: Mapping[str, Any]) -> str:
-    likely = "" if about["probability"] is None else f" {percent(about['probability'])}"
-    return f"{about['prediction']}{likely}"
+    if about["probability"] is None:
+        return ui.number(about["score"], 4)
+    return f"{about['prediction']} {percent(about['probability'])}"
 
 
 def _note(d: Diff, note: Note, said: str) -> str:
