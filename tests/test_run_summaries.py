@@ -9,6 +9,7 @@ import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -308,6 +309,21 @@ def test_a_report_lists_at_most_so_many_rows(texts: Run) -> None:
     assert f"{len(TEXTS) - 3} more rows are not on this page" in page
     listed = set(re.findall(r'id="r(\d+)"', page))
     assert set(re.findall(r'href="#r(\d+)"', page)) <= listed
+
+
+def test_all_rows_are_on_pages_beside_a_report(texts: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whence.runs.report._PAGE", 5)
+    page = texts.report(tmp_path / "a report#1.html", rows=3, pages=True)
+    links = re.findall(r'<a href="([^"#]+)">Rows', page)
+    files = [tmp_path / unquote(link) for link in links]
+    assert [file.name for file in files] == ["000000.html", "000001.html", "000002.html"]
+    found = [int(n) for file in files for n in re.findall(r'id="r(\d+)"', file.read_text())]
+    assert found == list(range(len(TEXTS)))
+    (back,) = re.findall(r'<a href="([^"]+)">To the report', files[0].read_text())
+    assert (files[0].parent / unquote(back)).resolve() == tmp_path / "a report#1.html"
+    assert "<script" not in "".join(file.read_text() for file in files)
+    with pytest.raises(whence.ParameterError, match="Give a path"):
+        texts.report(pages=True)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ def add_commands(command: Command) -> None:
     report.add_argument("run_folder", metavar="RUN", help="the folder of a run, or its URL")
     report.add_argument("--method", metavar="NAME", help="whose values come first (default: the run's first method)")
     report.add_argument("--rows", type=int, default=2000, metavar="N", help="rows on the page (%(default)s)")
+    report.add_argument("--pages", action="store_true", help="where there are more, write all rows to pages beside it")
     changes = command(
         "diff", diff_command,
         "what changed between two runs over the same data; the exit code is 4 where it is more than the threshold",
@@ -47,7 +48,7 @@ def report_command(options: argparse.Namespace) -> int:
     if options.out is None:
         say(str(run.summary(unit=options.unit)))
     else:
-        run.report(options.out, unit=options.unit, rows=options.rows)
+        run.report(options.out, unit=options.unit, rows=options.rows, pages=options.pages)
         say(f"wrote {options.out}")
     return 0
 

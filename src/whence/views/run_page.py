@@ -40,6 +40,7 @@ class RunPage:
     outstanding: Mapping[int, RunRow]
     rows: Sequence[str]  # each row of the list, drawn
     left: int  # rows that are not in the list
+    pages: Sequence[tuple[str, int, int, int]] = ()  # of all rows: their address, first and last row, how many
 
     def link(self, row: int) -> str | None:
         return f"#r{row}" if row in self.listed else None
@@ -351,10 +352,28 @@ def _rows(p: RunPage) -> str:
         else ui.scale("one", ["0", f"≥ {end}"], ("nothing", "much"))
     )
     told = f"By {title_of(p.method)}, in parts of the {p.space}."
-    more = (
-        f'<p class="soft">{p.left:,} more rows are not on this page: those that stand out, those of the dots and the '
-        f"first ones are. Any other: <code>whence.open({text(repr(p.address))}).compare(row)</code>.</p>"
-        if p.left
-        else ""
-    )
+    more = _elsewhere(p) if p.left else ""
     return f'<section><h2 class="part">Every row</h2>{ui.legend([scale], told)}{more}<div>{folds}</div></section>'
+
+
+def _elsewhere(p: RunPage) -> str:
+    """Where the rows are that the page does not list."""
+    told = f"{p.left:,} more rows are not on this page: those that stand out, those of the dots and the first ones are."
+    if p.pages:
+        links = "".join(
+            f'<li><a href="{text(address)}">Rows {first:,} to {last:,}</a> <span class="faint">{count:,}</span></li>'
+            for address, first, last, count in p.pages
+        )
+        return (
+            f'<p class="soft">{text(told)}</p><details><summary>All rows, on '
+            f'{counted(len(p.pages), "page")}</summary><ul class="pages">{links}</ul></details>'
+        )
+    call = f"whence.open({text(repr(p.address))}).compare(row)"
+    return f'<p class="soft">{text(told)} Any other: <code>{call}</code>, or a report with <code>pages=True</code>.</p>'
+
+
+def page_of_rows(first: int, last: int, rows: Sequence[str], report: str) -> str:
+    """A page of rows beside the report."""
+    title = f"Rows {first:,} to {last:,}"
+    head = f'<section><h1>{title}</h1><p class="soft"><a href="{text(report)}">To the report</a></p></section>'
+    return ui.page(title, f"<style>{STYLE}</style>{head}<section>{''.join(rows)}</section>")

@@ -20,6 +20,7 @@ STYLE = """
   .unit .mean line { stroke: var(--ink); stroke-width: 2; }
   .unit .mean circle { fill: var(--ink); opacity: 1; stroke: var(--paper); }
   .inside > h3 { margin: 20px 0 4px; } h4 .tiny { font-weight: 400; }
+  .pages { columns: 12em; padding: 8px 20px; }
   .maps { display: flex; flex-wrap: wrap; gap: 8px 16px; margin: 6px 0 12px; }
   .map { image-rendering: pixelated; border-radius: 3px; height: auto; }
   .row { padding: 8px 4px; border-top: 1px solid var(--line); scroll-margin-top: 24px; }
