@@ -87,6 +87,11 @@ def _kept(report: Report, name: str) -> Path | None:
     return None if report.quick else report.kept(f"{name}.jsonl")
 
 
+def _methods(report: Report) -> dict[str, dict[str, Any]]:
+    """All, or in a quick run the paper's."""
+    return {name: how for name, how in METHODS.items() if not report.quick or name in PAPERS}
+
+
 def _some(given: mosaics.Mosaics, which: Any) -> mosaics.Mosaics:
     return mosaics.Mosaics(given.images[which], given.classes[which], given.masks[which])
 
@@ -112,7 +117,7 @@ def _predicted(model: Any, given: mosaics.Mosaics) -> torch.Tensor:
 
 def _tables(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
     board = whence.evaluate(
-        model, _rows(one), methods={**METHODS, **ABLATIONS}, metrics=[*PERTURBATION, *SEGMENTATION], chunk=16,
+        model, _rows(one), methods={**_methods(report), **ABLATIONS}, metrics=[*PERTURBATION, *SEGMENTATION], chunk=16,
         resume=_kept(report, f"predicted-{len(one.images)}"),
     )  # fmt: skip
     first = part(board, [*METHODS, *CONTROLS])
@@ -131,7 +136,7 @@ def _tables(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
                  "its attention, not by its gradient. Last and first block: that block's map alone.")  # fmt: skip
     report.say(_apart_from_ours(board, list(ABLATIONS)))
     report.heading("Beyond the paper: methods with a value per pixel, at the resolution of patches")
-    pooled = {f"{name}, per patch": _pooled(name, METHODS[name]) for name in POOLED}
+    pooled = {f"{name}, per patch": _pooled(name, METHODS[name]) for name in POOLED if name in _methods(report)}
     patches = whence.evaluate(
         model, _rows(one), methods={OURS: {}, **pooled}, metrics=SEGMENTATION,
         resume=_kept(report, f"patches-{len(one.images)}"),
@@ -201,7 +206,7 @@ def _target(report: Report, model: Any, one: mosaics.Mosaics, first: Any) -> Non
 
 def _of_targets(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
     return whence.evaluate(
-        model, _rows(one), methods=METHODS, metrics=PERTURBATION, target="label", chunk=16,
+        model, _rows(one), methods=_methods(report), metrics=PERTURBATION, target="label", chunk=16,
         resume=_kept(report, f"label-{len(one.images)}"),
     )  # fmt: skip
 
