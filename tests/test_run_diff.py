@@ -127,6 +127,8 @@ def test_predictions_that_changed_come_first_and_their_explanations_are_not_comp
     low, high = found.changed_interval
     assert low < found.changed_share < high
     assert sum(found.flows.values()) == 60
+    (before, after), count = max(((k, n) for k, n in found.flows.items() if k[0] != k[1]), key=lambda item: item[1])
+    assert f"<th>{before} → {after}: {count}</th>" in found.to_html()
 
 
 def test_a_model_without_classes_changes_by_its_score(tmp_path: Path) -> None:

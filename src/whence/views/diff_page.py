@@ -63,8 +63,7 @@ def _flows(d: Diff) -> str:
     if not moved:
         return ""
     lines = "".join(
-        f'<tr><th>{text(a)} → {text(b)}</th><td class="num">{n:,}</td>'
-        f'<td style="width:50%">{ui.bar(n, moved[0][0], False)}</td></tr>'
+        f'<tr><th>{text(a)} → {text(b)}: {n:,}</th><td style="width:50%">{ui.bar(n, moved[0][0], False)}</td></tr>'
         for n, a, b in moved
     )
     return (
