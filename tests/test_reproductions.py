@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
 from reproductions.__main__ import main, names
+from reproductions.movie_rationales.run import ceiling, marked_words
 from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report
 from reproductions.texts import reviews, runs
 
@@ -73,3 +74,12 @@ def test_reviews_are_read_with_their_rationales(tmp_path, monkeypatch):
     (row,) = reviews("train")  # the other one is of val
     assert [row["text"][start:end] for start, end in row["rationale"]] == ["dull film", "not a good"]
     assert row["label"] == 0
+
+
+def test_the_best_possible_f1_counts_words():
+    tokenizer = whence.load("zoo:sentiment").tokenizer
+    row = {"text": "an unwatchable film, dull and long", "rationale": [(3, 14), (22, 26)]}
+    assert marked_words(tokenizer, row) == 2
+    best = ceiling(tokenizer, [row])
+    assert len(best) == 16
+    assert best[0] == pytest.approx(2 * 2 / (5 + 2))
