@@ -104,6 +104,14 @@ def test_the_gradient_of_a_contrast_is_autograds() -> None:
     close(why.values, expected.norm(dim=-1), 1e-9)
 
 
+def test_the_default_method_takes_a_contrast() -> None:
+    lm = language_model("llama")
+    a = whence.explain(lm, PROMPT, target=whence.contrast(ANSWER, OTHER), units="sentences")
+    b = whence.explain(lm, PROMPT, method=a.method, target=whence.contrast(ANSWER, OTHER), units="sentences")
+    close(a.values, b.values, 1e-9)
+    assert "method_chosen" in a.receipt
+
+
 @pytest.mark.parametrize("method", ["lrp", "rollout", "guided_backprop"])
 def test_a_method_that_is_not_linear_in_the_score_says_so(method: str) -> None:
     with pytest.raises(whence.TargetError, match=f"{method} is not linear in the score(.|\n)*whence.span"):

@@ -106,7 +106,8 @@ def _by_default(model: Any, inputs: Any, options: Options) -> Attribution:
     """The default method for this kind of model; where it cannot follow the model's branches, the one that can."""
     request = Request(model, inputs, options.target, [0])
     if isinstance(model, Wrapped):
-        request = model.requests(inputs, options.target, options.batch_size, bool(options.keep))[0]
+        first, *_ = getattr(options.target, "spans", [options.target])  # of two answers that are compared
+        request = model.requests(inputs, first, options.batch_size, bool(options.keep))[0]
     probe = Options("gradient", request.target, at=options.at, wrt=options.wrt, output=options.output)
     with gathered(), suspended():
         subject = subject_of(request.model, request.inputs, probe, {})
