@@ -97,3 +97,14 @@ def test_a_shard_that_kills_actors_is_set_aside(cluster: object, tmp_path: Path)
     with pytest.warns(whence.WhenceWarning, match="Shard 1 .* was set aside: it killed its worker 3 times"):
         run = run_of(tmp_path / "rows.jsonl", tmp_path / "run", "tests.support.runs:deadly", executor="ray", workers=2)
     assert [shard.shard for shard in run.missing] == [1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_evaluation_by_actors(cluster: object) -> None:
+    x = torch.tensor([row["inputs"] for row in rows(12)])
+    found = [
+        whence.evaluate(MODEL, x, methods=["gradient"], metrics=["comprehensiveness"], chunk=4, **how)
+        for how in ({}, {"executor": "ray", "workers": 2})
+    ]
+    a, b = ({key: {n: r.value for n, r in sorted(own.items())} for key, own in f.results.items()} for f in found)
+    assert a == b

@@ -63,8 +63,8 @@ def stored(address: str) -> dict[str, bytes]:
 
     fs, path = fsspec.core.url_to_fs(address)
     fs.invalidate_cache()
-    found = {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
-    return {name: content for name, content in found.items() if name.startswith(("out/", "errors/"))}
+    names = {name: name.removeprefix(f"{path}/") for name in fs.find(path)}
+    return {own: fs.cat_file(name) for name, own in names.items() if own.startswith(("out/", "errors/"))}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the client's own

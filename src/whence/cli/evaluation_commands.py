@@ -46,6 +46,8 @@ def add_commands(command: Command) -> None:
     laws.add_argument("--methods", metavar="A,B,…", help=f"{NAMES} (default: all)")
     laws.add_argument("--only", metavar="A,B,…", help="the axioms to measure")
     for parser in (table, choice):
+        parser.add_argument("--executor", choices=("inline", "process", "ray"), default="inline", help="%(default)s")
+        parser.add_argument("--workers", type=int, metavar="N", help="processes or actors (default: 2)")
         add_inputs(parser)
         add_flags(parser, methods())
         add_flags(parser, metrics(), "metrics", "metric")
@@ -63,8 +65,9 @@ def evaluate_command(options: argparse.Namespace) -> int:
     wanted, columns = by_method(options, listed(options.methods, "--methods")), _columns(options)
     model = model_of(options)
     board = evaluate(
-        model, _data(options, model), methods=wanted, metrics=columns, resume=options.resume, **_options(options)
-    )
+        _named(options, model), _data(options, model), methods=wanted, metrics=columns, resume=options.resume,
+        executor=options.executor, workers=options.workers, **_options(options),
+    )  # fmt: skip
     _report(board, options)
     return 0
 
@@ -77,8 +80,8 @@ def recommend_command(options: argparse.Namespace) -> int:
     columns = _columns(options)
     model = model_of(options)
     found = recommend(
-        model, _data(options, model), methods=wanted, metrics=columns, rows=options.rows, seconds=options.seconds,
-        **_options(options),
+        _named(options, model), _data(options, model), methods=wanted, metrics=columns, rows=options.rows,
+        seconds=options.seconds, executor=options.executor, workers=options.workers, **_options(options),
     )  # fmt: skip
     _report(found, options)
     return 0
@@ -116,6 +119,15 @@ def _options(options: argparse.Namespace) -> dict[str, Any]:
     target = "predicted" if options.target is None else value(options.target)
     found = {"target": target, "seed": options.seed, "batch_size": options.batch_size, "output": options.output}
     return found if options.baseline is None else {**found, "baseline": value(options.baseline)}
+
+
+def _named(options: argparse.Namespace, model: Any) -> Any:
+    """The model, or its name where workers load it themselves."""
+    if options.executor == "inline":
+        return model
+    if options.task is not None or options.long != "error":
+        raise ParameterError("Workers load a model by its name alone.\n  Leave --task and --long, or --executor, out.")
+    return options.model
 
 
 def _columns(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from whence.evaluation.tally import Tally, results_fit
 from whence.util.checks import check_count, is_whole, not_allowed
 from whence.util.progress import bar
 
+Answers = Callable[[list[int], list[int]], Iterable[tuple[int, dict[str, Any]]]]  # chunks and sizes → results
 CHUNK = 32  # rows that are explained and perturbed together, unless `chunk` says otherwise
 
 
@@ -45,6 +46,8 @@ def evaluate(
     resume: str | PathLike[str] | None = None,
     progress: bool | None = None,
     wrt: Any = None,
+    executor: str = "inline",
+    workers: int | None = None,
     **options: Any,
 ) -> Scoreboard:
     """Measure methods by metrics on the rows of a data set: a table with intervals and the random control.
@@ -52,47 +55,77 @@ def evaluate(
     `data` are tensors, texts, images, or rows as dicts with "inputs" and what metrics need of "label", "mask" and
     "rationale". `chunk` rows are explained and perturbed together; `batch_size` is the most rows, copies included, that
     the model sees at once. Further options go to `explain`. `resume` names a file where an interrupted run goes on. A
-    generator, or a DataLoader, is read chunk by chunk: of its rows, scores are kept and nothing else.
+    generator, or a DataLoader, is read chunk by chunk: of its rows, scores are kept and nothing else. With
+    `executor="process"` or "ray" the chunks go to `workers`, and the model is a name that each can load (`whence.run`).
     """
-    columns = _columns(metrics, operator)
-    lines = _lines(methods, controls)
+    given = {
+        "methods": methods, "metrics": metrics, "labels": labels, "masks": masks, "rationales": rationales,
+        "target": target, "operator": operator, "seed": seed, "controls": controls, "batch_size": batch_size,
+        "chunk": chunk, "wrt": wrt, "options": options,
+    }  # fmt: skip
+    if isinstance(model, str) or executor != "inline":
+        from whence.runs.evaluation import elsewhere
+
+        model, answers = elsewhere(model, data, given, executor, workers)
+    else:
+        answers = None
+    prepared = prepare(model, data, given, fingerprint=resume is not None)
+    known = None if prepared.source.stream else {example.place: example for example in prepared.source.first}
+    board = _run(prepared, resume, progress, answers)
+    if known is None:
+        return board
+    work = prepared.work
+    return replace(board, again=lambda name, wanted: work.explained(name, [known[row] for row in wanted]))
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An evaluation that has yet to be done: what is to be found out about which rows."""
+
+    work: Work
+    source: Source
+    header: dict[str, Any]
+
+
+def prepare(model: Any, data: Any, given: Mapping[str, Any], fingerprint: bool = False) -> Prepared:
+    """Everything checked, and the rows read (of a stream, the first chunk)."""
+    columns = _columns(given["metrics"], given["operator"])
+    lines = _lines(given["methods"], given["controls"])
+    target, seed, batch_size, wrt = (given[name] for name in ("target", "seed", "batch_size", "wrt"))
     _check(model, target, batch_size, seed)
-    size = CHUNK if chunk is None else chunk
+    size = CHUNK if given["chunk"] is None else given["chunk"]
     check_count("chunk", size)
-    stream, extra = is_stream(data), {"label": labels, "mask": masks, "rationale": rationales}
-    given = streamed(data, extra) if stream else listed(model, data, extra)
-    source = Source(model, given, wrt, size, stream)
+    stream, extra = is_stream(data), {name: given[f"{name}s"] for name in ("label", "mask", "rationale")}
+    source = Source(model, streamed(data, extra) if stream else listed(model, data, extra), wrt, size, stream)
     examples = source.first
     if isinstance(model, Wrapped) and isinstance(target, str) and target not in ("predicted", "label"):
         target = model.target(target)
     columns = [_with_operator(column, examples[0]) for column in columns]
     _check_needs(columns, examples, target)
-    if controls and "edges" not in {line.name for line in lines} and all(example.image for example in examples):
+    if given["controls"] and "edges" not in {line.name for line in lines} and all(c.image for c in examples):
         lines = [*lines, Ranker("edges", "edges")]
-    work = Work(Explainer(model, options, seed, wrt, batch_size), lines, columns, target, seed, batch_size)
+    explainer = Explainer(model, given["options"], seed, wrt, batch_size)
     header = {
         "methods": {line.name: line.said for line in lines}, "metrics": [column.said for column in columns],
-        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(options), "version": VERSION,
+        "target": target, "seed": int(seed), "wrt": said(wrt), "options": said(given["options"]), "version": VERSION,
         **({} if size == CHUNK else {"chunk": size}),
         **({"stream": True} if stream else {}),
-        **(fingerprint_of(model, examples) if resume is not None else {}),
+        **(fingerprint_of(model, examples) if fingerprint else {}),
     }  # fmt: skip
-    known = None if stream else {example.place: example for example in examples}
-    del examples  # a stream's rows are let go
-    board = _run(work, source, Tally(lines, columns), header, resume, progress)
-    if known is None:
-        return board
-    return replace(board, again=lambda name, wanted: work.explained(name, [known[row] for row in wanted]))
+    return Prepared(Work(explainer, lines, columns, target, seed, batch_size), source, header)
 
 
-def _run(
-    work: Work, source: Source, tally: Tally, header: dict[str, Any], resume: Any, progress: bool | None
-) -> Scoreboard:
+def _run(prepared: Prepared, resume: Any, progress: bool | None, answers: Answers | None) -> Scoreboard:
     """The chunks one by one, out of the result file where it has them."""
+    work, source = prepared.work, prepared.source
     own, total = source.stream and resume is not None, None if source.stream else len(source.first)
     names = {line.name for line in work.lines}, {column.name for column in work.columns}
     fits = partial(results_fit, chunks=source.chunks, lines=names[0], columns=names[1])
-    with Journal(resume, header, fits) as journal, bar(total, progress, "evaluate") as counted:
+    tally = Tally(work.lines, work.columns)
+    with Journal(resume, prepared.header, fits) as journal, bar(total, progress, "evaluate") as counted:
+        if answers is not None:
+            _spread(source, journal, tally, answers, counted)
+            return tally.board(source, prepared.header["target"], int(work.seed))
         for number, some in enumerate(source):
             content = {"content": rows_of(some)} if own else {}
             told = journal.taken(number, content.get("content"))
@@ -101,7 +134,19 @@ def _run(
             tally.add(told)
             counted(len(some))
             del some
-    return tally.board(source, header["target"], int(work.seed))
+    return tally.board(source, prepared.header["target"], int(work.seed))
+
+
+def _spread(source: Source, journal: Journal, tally: Tally, answers: Answers, counted: Callable[..., object]) -> None:
+    """The chunks that the result file does not have, by workers elsewhere, in whatever order they come."""
+    sizes = [len(some) for some in source]
+    found = {number: journal.taken(number, None) for number in range(len(sizes))}
+    counted(sum(sizes[number] for number, told in found.items() if told is not None))
+    for number, told in answers([number for number, told in found.items() if told is None], sizes):
+        found[number] = journal.add(number, told)
+        counted(sizes[number])
+    for number in sorted(found):
+        tally.add(found[number])
 
 
 # ---- what was asked ----

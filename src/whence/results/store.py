@@ -25,7 +25,7 @@ def save(attribution: Attribution, path: str | PathLike[str]) -> None:
     from safetensors.torch import save as bytes_of
 
     tensors: dict[str, Tensor] = {}
-    content = {name: _packed(getattr(attribution, name), name, tensors) for name in attribution.__dataclass_fields__}
+    content = {name: packed(getattr(attribution, name), name, tensors) for name in attribution.__dataclass_fields__}
     put(path, bytes_of(tensors, {"form": _FORM, "content": json.dumps(content)}))
 
 
@@ -53,7 +53,7 @@ def load(path: str | PathLike[str]) -> Attribution:
     try:
         content = {_RENAMED.get(name, name): value for name, value in json.loads(metadata["content"]).items()}
         content.pop("negative", None)
-        a = Attribution(**{name: _unpacked(value, tensors) for name, value in content.items()})
+        a = Attribution(**{name: unpacked(value, tensors) for name, value in content.items()})
         for name, fits in _FITS.items():
             if not fits(getattr(a, name), len(a)):
                 raise ValueError(f"{name!r} has another form")
@@ -144,26 +144,28 @@ def _of_one_length(a: Attribution) -> bool:
 # ---- fields as JSON ----
 
 
-def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A value as JSON can hold it; its tensors are put aside by name."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {_TENSORS: name}
     if isinstance(value, Mapping):
-        return {"dict": [[key, _packed(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+        return {"dict": [[key, packed(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, tuple | list):
-        return {type(value).__name__: [_packed(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]}
+        return {type(value).__name__: [packed(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise FileError(f"{name} holds {type(value).__name__}, which cannot be saved.\n  Drop it before saving.")
 
 
-def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """And back."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == _TENSORS:
         return tensors[content]
     if kind == "dict":
-        return {key: _unpacked(item, tensors) for key, item in content}
-    items = [_unpacked(item, tensors) for item in content]
+        return {key: unpacked(item, tensors) for key, item in content}
+    items = [unpacked(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items

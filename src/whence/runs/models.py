@@ -108,5 +108,11 @@ def check_name(model: Any, executor: str) -> None:
         )
 
 
+def live(model: Any, executor: str) -> Any:
+    """A model by its name, loaded here; it must have one where workers load it too."""
+    check_name(model, executor)
+    return loaded(name_of(model), None, "error") if is_named(model) else model
+
+
 def limit_threads(threads: int) -> None:
     torch.set_num_threads(threads)

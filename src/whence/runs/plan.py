@@ -66,7 +66,9 @@ def planned(files: Iterable[tuple[str, str]], shard_rows: int) -> tuple[list[Sou
 
 
 def write(storage: Storage, shards: Iterable[Shard]) -> None:
-    storage.put(FILE, "".join(f"{json.dumps(shard.plain())}\n" for shard in shards).encode())
+    content = "".join(f"{json.dumps(shard.plain())}\n" for shard in shards).encode()
+    if storage.read(FILE) != content:
+        storage.put(FILE, content)
 
 
 def read(storage: Storage) -> Iterator[Shard]:

@@ -11,15 +11,14 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from whence.runs.job import Job
 from whence.runs.plan import Shard
 
 
 class Processes:
     """A crew of processes. They end with this one: their input ends."""
 
-    def __init__(self, job: Job, begin: dict[str, Any], gpus: float = 0) -> None:
-        self.begin = json.dumps({**begin, "job": job.packed(), "path": sys.path, "device": "cuda" if gpus else None})
+    def __init__(self, begin: dict[str, Any], gpus: float = 0) -> None:
+        self.begin = json.dumps({**begin, "path": sys.path, "device": "cuda" if gpus else None})
         self.gpus = gpus
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.slots: dict[int, int] = {}  # which of the first n numbers a worker has: its place among the GPUs

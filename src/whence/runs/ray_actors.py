@@ -9,7 +9,6 @@ from typing import Any
 
 from whence.errors import ParameterError
 from whence.runs.executors import told
-from whence.runs.job import Job
 from whence.runs.plan import Shard
 
 _SOCKETS = 107  # bytes that the path of a socket may have
@@ -20,11 +19,9 @@ _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLEL
 class Actors:
     """A crew of actors. None is restarted by Ray: a shard that kills workers would kill them for ever."""
 
-    def __init__(
-        self, job: Job, begin: dict[str, Any], workers: int, address: str | None = None, gpus: float = 0
-    ) -> None:
+    def __init__(self, begin: dict[str, Any], workers: int, address: str | None = None, gpus: float = 0) -> None:
         self.ray = _library()
-        self.begin = json.dumps({**begin, "job": job.packed(), "device": "cuda" if gpus else None})
+        self.begin = json.dumps({**begin, "device": "cuda" if gpus else None})
         self.started = _connect(self.ray, workers, address)
         self.gpus, self.actors, self.waiting = gpus, {}, {}  # type: ignore[var-annotated]
         self.reasons: dict[int, str] = {}

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from whence.errors import FileError, InputError, ParameterError, warn
+from whence.errors import FileError, InputError, warn
 from whence.runs import manifest as manifests
 from whence.runs import plan, spool
-from whence.runs.executors import Outcome, dispatched, inline
+from whence.runs.executors import Outcome, crew_of, dispatched, inline
 from whence.runs.job import Job, job_of
 from whence.runs.lock import locked
 from whence.runs.models import check_name, identity, is_named, loaded, name_of
@@ -64,8 +64,7 @@ def run(
         name_of(model), methods, options, metrics=metrics, columns=dict(columns or {}), task=task, long=long,
         batch_size=batch_size, dtype=dtype,
     )  # fmt: skip
-    if executor != "inline":
-        job.packed()  # whatever workers cannot be told is an error now
+    message = None if executor == "inline" else job.packed()  # whatever workers cannot be told is an error now
     with locked(storage):
         live = _live(model, job, executor)
         begin: dict[str, Any] = {
@@ -74,11 +73,11 @@ def run(
             "retry_errors": retry_errors,
         }
         shards, fingerprint = _begun(storage, job, data, begin["identity"], shard_rows)
-        begin["fingerprint"] = fingerprint
+        begin |= {"fingerprint": fingerprint, "job": message}
         if executor == "inline":
             outcomes = inline(Worker(job, live, storage, fingerprint, retry_errors), shards)
         else:
-            crew = _crew(executor, job, begin, workers or _WORKERS, address, gpus_per_worker)
+            crew = crew_of(executor, begin, workers or _WORKERS, address, gpus_per_worker)
             outcomes = dispatched(crew, shards, min(workers or _WORKERS, len(shards)))
         _finish(storage, outcomes, shards, progress)
     return Run.at(storage)
@@ -134,18 +133,6 @@ def _drop_spooled(storage: Storage, manifest: Mapping[str, Any]) -> None:
     known = {os.path.basename(source["path"]) for source in manifest["data"]}
     for name in storage.names(spool.FOLDER) - known:
         storage.remove(f"{spool.FOLDER}/{name}")
-
-
-def _crew(executor: str, job: Job, begin: dict[str, Any], workers: int, address: str | None, gpus: float) -> Any:
-    if executor == "process":
-        if address is not None:
-            raise ParameterError('address= is that of a Ray cluster.\n  Leave it out, or give executor="ray".')
-        from whence.runs.processes import Processes
-
-        return Processes(job, begin, gpus)
-    from whence.runs.ray_actors import Actors
-
-    return Actors(job, begin, workers, address, gpus)
 
 
 def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], progress: bool | None) -> None:
