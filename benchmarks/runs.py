@@ -174,7 +174,7 @@ def ray(folder: Path, count: int) -> str:
 
 
 MEASURES: dict[str, tuple[Callable[[Path, int], str], int]] = {
-    "overhead": (overhead, 3072), "memory": (memory, 10_000), "workers": (workers, 3072), "shards": (shards, 2048),
+    "overhead": (overhead, 3072), "memory": (memory, 10_000), "workers": (workers, 12_288), "shards": (shards, 2048),
     "ray": (ray, 2048),
 }  # fmt: skip
 
