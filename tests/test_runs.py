@@ -231,3 +231,25 @@ def test_the_command_runs_and_says_what_it_did(tmp_path: Path, capsys: pytest.Ca
     assert main([*base, "--methods", "gradient"]) == 2
     assert "holds a run that differs from this one:\n  methods: deeplift was" in capsys.readouterr().err
     assert [a.receipt["label"] for a in whence.open(tmp_path / "run")] == [["positive"], ["negative"]]
+
+
+def test_features_are_read_by_name(tmp_path: Path) -> None:
+    rows = [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "e": 2}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.warns(whence.WhenceWarning, match="1 rows could not be explained"):
+        run = whence.run(
+            torch.nn.Linear(2, 2), tmp_path / "rows.jsonl", methods=["input_x_gradient"], out=tmp_path / "run"
+        )
+    assert torch.equal(run[0].values, run[1].values)
+    assert "has the features 'a', 'e', but the first row has 'a', 'b'" in (
+        next((tmp_path / "run" / "errors").iterdir()).read_text()
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_data_frames_are_rows(kind: str, tmp_path: Path) -> None:
+    library = pytest.importorskip(kind)
+    frame = getattr(library, "table" if kind == "pyarrow" else "DataFrame")({"a": [1.0, 3.0], "b": [2.0, 4.0]})
+    run = whence.run(torch.nn.Linear(2, 2), frame, methods=["gradient"], out=tmp_path / "run")
+    assert len(run) == 2
+    assert run.complete

@@ -23,7 +23,8 @@ def worker_of(begin: Mapping[str, Any]) -> Callable[[Shard], dict[str, Any]]:
         return Chunks(_model(begin["model"], None, "error", begin), begin["call"])
     job = unpacked(begin["job"])
     model = _model(job.model, job.task, job.long, begin)
-    return Worker(job, model, Storage(begin["out"]), begin["fingerprint"], bool(begin.get("retry_errors")))
+    return Worker(job, model, Storage(begin["out"]), begin["fingerprint"], bool(begin.get("retry_errors")),
+                  begin.get("entries", ()))  # fmt: skip
 
 
 def _model(name: str, task: str | None, long: str, begin: Mapping[str, Any]) -> Any:

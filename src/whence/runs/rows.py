@@ -42,18 +42,36 @@ def kind_of(model: Any) -> str:
     return ("image and text" if task.reads_pairs else "image") if task.reads_images else "text"
 
 
-def read(row: Mapping[str, Any], place: int, kind: str, columns: Mapping[str, str], folder: str) -> Row:
-    """A row as the model takes it; entries by other names are renamed as `columns` says."""
+def read(
+    row: Mapping[str, Any], place: int, kind: str, columns: Mapping[str, str], folder: str, entries: Sequence[str] = ()
+) -> Row:
+    """A row as the model takes it; entries by other names are renamed as `columns` says.
+
+    `entries` are those of the data's first row: features go to the model in their order, whatever the order here.
+    """
     row = dict(row)
     for name, column in columns.items():
         if column not in row:
             raise InputError(f"The row has no entry {column!r}, but {_listed(row)}.")
         row[name] = row[column]
+    if kind == "numbers" and entries and "inputs" not in row:
+        row = _ordered(row, [*entries, *columns])
     inputs, group, length, image = _READERS[kind](row, folder)
     label, own = row.get("label"), row.get("id")
     beside = {name: row[name] for name in ("mask", "rationale") if row.get(name) not in (None, "")}
     return Row(place, inputs, group, length, None if label == "" else label, None if own is None else str(own), image,
                beside)  # fmt: skip
+
+
+def _ordered(row: Mapping[str, Any], entries: Sequence[str]) -> dict[str, Any]:
+    """Features by their names, in the order of the first row."""
+    mine, first = ({name: None for name in names if name not in _BESIDE} for names in (row, entries))
+    if mine.keys() != first.keys():
+        raise InputError(
+            f"The row has the features {_listed(mine)}, but the first row has {_listed(first)}.\n"
+            "  Give every row the same ones."
+        )
+    return {**{name: row[name] for name in first}, **{name: row[name] for name in row if name in _BESIDE}}
 
 
 def _listed(row: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from whence.runs.lock import locked
 from whence.runs.models import check_name, identity, is_named, loaded, name_of
 from whence.runs.opened import Run
 from whence.runs.plan import Shard
+from whence.runs.reading import Reader
 from whence.runs.shard import Worker
 from whence.runs.sources import found
 from whence.runs.storage import Storage, is_local, library, storage_of
@@ -73,9 +74,9 @@ def run(
             "retry_errors": retry_errors,
         }
         shards, fingerprint = _begun(storage, job, data, begin["identity"], shard_rows)
-        begin |= {"fingerprint": fingerprint, "job": message}
+        begin |= {"fingerprint": fingerprint, "job": message, "entries": _entries(shards)}
         if executor == "inline":
-            outcomes = inline(Worker(job, live, storage, fingerprint, retry_errors), shards)
+            outcomes = inline(Worker(job, live, storage, fingerprint, retry_errors, begin["entries"]), shards)
         else:
             crew = crew_of(executor, begin, workers or _WORKERS, address, gpus_per_worker)
             outcomes = dispatched(crew, shards, min(workers or _WORKERS, len(shards)))
@@ -113,6 +114,16 @@ def _begun(storage: Storage, job: Job, data: Any, model: str, shard_rows: int | 
     return shards, new["fingerprint"]
 
 
+def _entries(shards: list[Shard]) -> list[str]:
+    """The names that the first row has, which is read by name and not by position from then on."""
+    reader = Reader()
+    try:
+        rows = (given for shard in shards for _, given in reader(shard))
+        return list(next((given for given in rows if isinstance(given, Mapping)), {}))
+    finally:
+        reader.close()
+
+
 def _files(storage: Storage, data: Any) -> list[tuple[str, str]]:
     if isinstance(data, str | os.PathLike):
         place = os.fspath(data)
@@ -123,9 +134,19 @@ def _files(storage: Storage, data: Any) -> list[tuple[str, str]]:
             if is_local(place) and spool.is_images(whole):
                 return spool.spooled(storage, spool.images(whole))
             raise
+    data = _records(data)
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise InputError(f"data is {type(data).__name__}.\n  Give a file, a folder, a glob, or an iterable of rows.")
     return spool.spooled(storage, data)
+
+
+def _records(data: Any) -> Any:
+    """The rows of a data frame, which itself gives its columns; anything else as it is."""
+    if hasattr(data, "itertuples") and hasattr(data, "columns"):  # pandas
+        return (dict(zip(data.columns, row, strict=True)) for row in data.itertuples(index=False, name=None))
+    if hasattr(data, "iter_rows"):  # polars
+        return data.iter_rows(named=True)
+    return (row for batch in data.to_batches() for row in batch.to_pylist()) if hasattr(data, "to_batches") else data
 
 
 def _drop_spooled(storage: Storage, manifest: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +23,9 @@ from whence.runs.storage import Storage
 class Worker:
     """A model that is loaded, and shards given to it one by one."""
 
-    def __init__(self, job: Job, model: Any, storage: Storage, fingerprint: str, retry_errors: bool = False) -> None:
+    def __init__(self, job: Job, model: Any, storage: Storage, fingerprint: str, retry_errors: bool = False,
+                 entries: Sequence[str] = ()) -> None:  # fmt: skip
+        self.entries = entries  # of the data's first row
         self.job, self.model, self.storage, self.fingerprint = job, model, storage, fingerprint
         self.retry_errors = retry_errors
         self.kind, self.reader = kind_of(model), Reader()
@@ -89,7 +91,7 @@ class _Work:
             try:
                 if isinstance(given, WhenceError):
                     raise given
-                row = read(given, place, self.worker.kind, job.columns, folder)
+                row = read(given, place, self.worker.kind, job.columns, folder, self.worker.entries)
             except WhenceError as error:
                 self._fail(place, error, None)
                 continue
