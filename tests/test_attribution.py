@@ -78,7 +78,7 @@ def test_html_is_self_contained_and_escaped() -> None:
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "http" not in html
-    assert "prefers-color-scheme: dark" in html
+    assert "color-scheme: light dark" in html
     assert "<svg" in a._repr_html_()
     import dataclasses
 

@@ -11,7 +11,7 @@ import torch
 
 import whence
 from tests.support.browser import chromium, scroll_width
-from tests.test_views import HOSTILE, attribution, text_attribution
+from tests.support.pages import HOSTILE, attribution, text_attribution
 from whence.views.comparison import report
 from whence.views.components import nice, signed
 from whence.views.families import FAMILIES, family_of, first_of, title_of

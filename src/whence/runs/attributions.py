@@ -51,7 +51,7 @@ def _attribution(
     }  # fmt: skip
     size = kind.get("image_size")
     return Attribution(
-        values=values, raw=values, target=_target(record), output_value=torch.tensor([record["score"]]),
+        values=values, raw=values, target=_target(record), output_value=torch.tensor([record["score"]], device="cpu"),
         method=of["method"], params=of["params"], receipt=receipt, units=tokens,
         baseline_value=_number(record[f"baseline_score_{method}"]), gap=_number(record[f"gap_{method}"]),
         image_size=None if size is None else (size[0], size[1]), spans=spans, **units,
@@ -64,19 +64,19 @@ def _known(kind: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> Tensor | None:
-    return None if value is None else torch.tensor([value])
+    return None if value is None else torch.tensor([value], device="cpu")
 
 
 def _target(record: Mapping[str, Any]) -> Any:
     index = record["target_index"]
     if index is None:
         return record["target"]
-    return torch.tensor(index) if len(index) == 1 else [tuple(index)]
+    return torch.tensor(index, device="cpu") if len(index) == 1 else [tuple(index)]
 
 
 def _values(run: Run, shard: Shard, record: Mapping[str, Any], method: str) -> Tensor:
     if record[f"values_{method}"] is not None:
-        return torch.tensor(record[f"values_{method}"])
+        return torch.tensor(record[f"values_{method}"], device="cpu")
     from safetensors import SafetensorError
     from safetensors.torch import load
 

@@ -79,7 +79,7 @@ def _value(value: Any) -> Any:
     if not isinstance(value, Tensor) and hasattr(value, "__array__") and not hasattr(value, "convert"):
         import torch
 
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, device="cpu")
     return value
 
 
