@@ -167,6 +167,8 @@ def _certain(report: Report, board: Any) -> None:
             start: Any = board.curve("random", metric)
             report.must(f"{name}'s curve begins at the base accuracy", abs(curve[1][0] - start[1][0]) < 1e-9)
         report.must(f"{name} segments pixels", 0 <= board[name, "segmentation_accuracy"].value <= 1)
+    found, chance = (board[name, "segmentation_ap"].value for name in (OURS, "random"))
+    report.must("Transformer Attribution finds the item better than chance", found > chance + 0.1)
     if not report.quick:
         means = [board["random", metric].value for metric in PERTURBATION]
         report.must("at random it does not matter which end goes first", abs(means[0] - means[1]) < 5)
@@ -239,6 +241,8 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
         if name in ("rollout", "raw_attention"):
             report.must(f"{name} gives both classes one map", bool(alike.min() > 1 - 1e-6))
             report.must(f"{name} prefers one item for both classes", share == 0.5)
+        if name == OURS:
+            report.must("Transformer Attribution prefers the item of the explained class", share > 0.5)
         if name == "random":
             report.must("random maps of two classes have nothing in common", abs(mean) < 0.1)
     heads = ["method", "the map prefers its class's item", "correlation of the two maps"]
