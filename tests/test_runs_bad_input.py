@@ -16,6 +16,7 @@ import torch
 
 import whence
 from tests.support.runs import MODEL, Small, parts, rows, written
+from whence.cli import main
 
 MODELS = "tests.support.runs"
 
@@ -281,3 +282,12 @@ def test_data_that_changes_while_it_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows(10)), path)
     with pytest.raises(whence.FileError, match="has changed: it had 8 rows from 8 on, and now has 2"):
         list(Reader()(shards[1]))
+
+
+def test_a_run_that_explains_nothing_is_no_success(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"comment": "fine"}\n{"comment": "dull"}\n')
+    options = ["--model", MODEL, "--data", str(tmp_path / "rows.jsonl"), "--methods", "gradient"]
+    assert main(["run", *options, "--out", str(tmp_path / "run")]) == 3
+    out, err = capsys.readouterr()
+    assert "0 of 2 rows explained" in out
+    assert "the first error, in row 0: The row's feature 'comment'" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from whence.cli.arguments import NAMES, Command, add_data, add_flags, by_method, listed, value
@@ -50,7 +51,8 @@ def run_command(options: argparse.Namespace) -> int:
         long=options.long, batch_size=options.batch_size, dtype=options.dtype, retry_errors=options.retry_errors,
         **{name: item for name, item in given.items() if item is not None},
     )  # fmt: skip
-    failed = len({error["row"] for error in found.errors() if "row" in error})
+    errors = list(found.errors())
+    failed = len({error["row"] for error in errors if "row" in error})
     told = {
         "out": found.storage.address, "rows": found.manifest["rows"], "explained": len(found), "failed": failed,
         "shards": found.manifest["shards"], "missing": [shard.shard for shard in found.missing],
@@ -59,7 +61,10 @@ def run_command(options: argparse.Namespace) -> int:
         say_json(json.dumps(told, ensure_ascii=False))
     else:
         say(_sentence(told))
-    return 0 if found.complete else INCOMPLETE
+    if errors:
+        say(f"whence: the first error, in row {errors[0].get('row')}: {errors[0].get('error')}", sys.stderr)
+    nothing = told["rows"] and not told["explained"]
+    return INCOMPLETE if nothing or not found.complete else 0
 
 
 def _sentence(told: dict[str, Any]) -> str:
