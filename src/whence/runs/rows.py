@@ -54,7 +54,7 @@ def read(
         if column not in row:
             raise InputError(f"The row has no entry {column!r}, but {_listed(row)}.")
         row[name] = row[column]
-    if kind == "numbers" and entries and "inputs" not in row:
+    if kind == "numbers" and entries and "inputs" not in {*row, *entries}:
         row = _ordered(row, [*entries, *columns])
     inputs, group, length, image = _READERS[kind](row, folder)
     label, own = row.get("label"), row.get("id")
