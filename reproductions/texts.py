@@ -13,6 +13,18 @@ from whence.adapters.wrapped import Wrapped
 from whence.zoo.training import data
 
 LABELS = ("NEG", "POS")
+OTHERS: dict[str, dict[str, Any]] = {  # what experiments on texts compare with, beside methods of attention
+    "gradient, sum of magnitudes": {"method": "gradient", "channels": "sum_abs"},  # its sum is 0: a layer norm follows
+    "integrated gradients": {
+        "method": "integrated_gradients",
+        "baseline": "pad",
+        "rule": "gauss_legendre",
+        "steps": 16,
+    },
+    "DeepLIFT": {"method": "deeplift", "baseline": "pad"},
+    "AttnLRP": {"method": "attnlrp"},
+    "random": {"method": "random"},
+}
 
 
 def posts(count: int) -> list[dict[str, Any]]:

@@ -19,15 +19,10 @@ import torch
 
 import whence
 from tests.support.processes import full_disk
-from tests.support.runs import METHODS, MODEL, parts, rows, written
+from tests.support.runs import METHODS, parts, rows, run_of, written
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOW = "tests.support.runs:slow"
-
-
-def run_of(data: Path, out: Path, model: str = MODEL, **how: object) -> whence.Run:
-    torch.set_num_threads(1)
-    return whence.run(model, data, methods=METHODS, out=out, **{"shard_rows": 8, **how})
 
 
 def driver(data: Path, out: Path, executor: str = "process", shard_rows: int = 8) -> subprocess.Popen[bytes]:

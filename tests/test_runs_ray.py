@@ -14,15 +14,10 @@ import pytest
 import torch
 
 import whence
-from tests.support.runs import METHODS, MODEL, parts, rows, written
+from tests.support.runs import MODEL, parts, rows, run_of, written
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def run_of(data: object, out: object, model: str = MODEL, **how: object) -> whence.Run:
-    torch.set_num_threads(1)
-    return whence.run(model, data, methods=METHODS, out=out, **{"shard_rows": 8, **how})
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import whence
-from tests.support.runs import METHODS, MODEL, parts, written
+from tests.support.runs import parts, run_of, written
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def run_of(data: object, out: object, model: str = MODEL, **how: object) -> whence.Run:
-    torch.set_num_threads(1)
-    return whence.run(model, data, methods=METHODS, out=out, **{"shard_rows": 8, **how})
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from matplotlib import pyplot
 
 import whence
 from reproductions.report import BLUE, GREY, RED, Report
-from reproductions.texts import posts, toxicity
+from reproductions.texts import OTHERS, posts, toxicity
 from whence.adapters.wrapped import Wrapped
 from whence.zoo.training import data
 
@@ -31,16 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Transformer Attribution": {"method": "transformer_attribution"},
     "generic attention": {"method": "generic_attention"},
     "Grad-SAM": {"method": "grad_sam"},
-    "gradient, sum of magnitudes": {"method": "gradient", "channels": "sum_abs"},
-    "integrated gradients": {
-        "method": "integrated_gradients",
-        "baseline": "pad",
-        "rule": "gauss_legendre",
-        "steps": 16,
-    },
-    "DeepLIFT": {"method": "deeplift", "baseline": "pad"},
-    "AttnLRP": {"method": "attnlrp"},
-    "random": {"method": "random"},
+    **OTHERS,
 }
 QUICK = (OURS, "CAT", "raw attention", "random")
 BUNDLED = "bundled sentences"

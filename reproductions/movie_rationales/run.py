@@ -17,7 +17,7 @@ from matplotlib import pyplot
 import whence
 from reproductions.movie_rationales.model import accuracy, trained
 from reproductions.report import BLUE, GREY, RED, Report
-from reproductions.texts import posts, reviews, toxicity
+from reproductions.texts import OTHERS, posts, reviews, toxicity
 from whence.adapters import tokens as tokenization
 
 OURS = "Transformer Attribution"
@@ -33,16 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Grad-SAM": {"method": "grad_sam"},
     "CAT": {"method": "cat"},
     "AttCAT": {"method": "attcat"},
-    "gradient, sum of magnitudes": {"method": "gradient", "channels": "sum_abs"},  # its sum is 0: a layer norm follows
-    "integrated gradients": {
-        "method": "integrated_gradients",
-        "baseline": "pad",
-        "rule": "gauss_legendre",
-        "steps": 16,
-    },
-    "DeepLIFT": {"method": "deeplift", "baseline": "pad"},
-    "AttnLRP": {"method": "attnlrp"},
-    "random": {"method": "random"},
+    **OTHERS,
 }
 METRICS: dict[str, dict[str, Any]] = {
     "F1, k = 5 … 80": {"metric": "rationale_f1", "k": "paper"},

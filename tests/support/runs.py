@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import whence
+
 MODEL = "tests.support.runs:small"
 
 
@@ -118,10 +120,14 @@ def parts(folder: Path) -> dict[str, bytes]:
 METHODS = ["integrated_gradients", "gradient"]
 
 
+def run_of(data: object, out: object, model: str = MODEL, **how: object) -> whence.Run:
+    """A run of the small model by its name, in shards of eight rows, on one thread as workers have it."""
+    torch.set_num_threads(1)
+    return whence.run(model, data, methods=METHODS, out=out, **{"shard_rows": 8, **how})
+
+
 def drive(model: str, data: str, out: str, executor: str, shard_rows: str) -> None:
     """A run as its own process, which can be killed."""
-    import whence
-
     torch.set_num_threads(1)
     whence.run(model, data, methods=METHODS, out=out, executor=executor, workers=2, shard_rows=int(shard_rows))
 
