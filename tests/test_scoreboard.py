@@ -67,6 +67,34 @@ def test_every_way_to_remove_a_token(sentiment: Any, operator: Any) -> None:
     assert board.columns[0].params["operator"] == operator
 
 
+def test_intervals_and_bands_stay_within_what_a_metric_can_be(sentiment: Any) -> None:
+    """Few rows near the end of the range: a bootstrap-t interval alone would reach beyond it."""
+    names = ["deletion", "insertion", "perturbation_positive", "perturbation_negative", "rationale_ap", "rationale_f1"]
+    names += ["comprehensiveness", "sparseness"]
+    words = "warm funny dull fine bad lovely weak bold sad rich".split()
+    rows = [
+        {"text": f"A {word} little film.", "label": "positive", "rationale": [(2, 2 + len(word))]} for word in words
+    ]
+    board = whence.evaluate(sentiment, rows, methods=["attnlrp", "raw_attention"], metrics=names)
+    free = 0
+    for column in board.columns:
+        low, high = column.facts["within"]
+        for method in board.methods:
+            score = board[method, column.name]
+            assert not score.low < low, (method, column.name)
+            assert not score.high > high, (method, column.name)
+            free += score.low == low or score.high == high
+            band = board.band(method, column.name)
+            if band is not None:
+                assert not min(band[0]) < min(low, 0), (method, column.name)
+                assert not max(band[1]) > 1, (method, column.name)
+    assert free > 0  # some interval would have left the range
+    logits = whence.evaluate(
+        sentiment, rows, methods=["attnlrp"], metrics={"insertion": {"output": "logit"}}, progress=False
+    )
+    assert logits["attnlrp", "insertion"].high > 1  # a logit has no range
+
+
 def test_rationales_by_words(sentiment: Any) -> None:
     """The marked word is the highest one: F1 with k words is 2 / (k + 1); the score of a word is its best piece's."""
     text = texts()[0]["text"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +10,7 @@ from PIL import Image
 
 import whence
 from reproductions import horses
+from reproductions.texts import posts, toxicity
 from whence.zoo.training import data, mosaics
 from whence.zoo.training.fashion import LABELS
 
@@ -81,29 +80,9 @@ class Field:
 # ---- texts ----
 
 
-def _toxicity() -> Any:
-    folder = data.folder() / "bert-tiny-toxicity"
-    if not (folder / "config.json").is_file():
-        raise whence.FileError(
-            f"The model 'bert-tiny-toxicity' is not here: there is no {folder}.\n  Convert "
-            "gravitee-io/bert-tiny-toxicity to safetensors, and set WHENCE_DATA to the folder around it."
-        )
-    return whence.load(folder, long="truncate")
-
-
 def _posts(count: int) -> list[dict[str, Any]]:
     """Posts with the characters that people marked as toxic."""
-    file = data.folder() / "toxic_spans_semeval2021" / "tsd_test.csv"
-    if not file.is_file():
-        raise whence.FileError(
-            f"The data set 'toxic_spans_semeval2021' is not here: there is no {file}.\n  Put "
-            "SemEval2021/data/tsd_test.csv of https://github.com/ipavlopoulos/toxic_spans there."
-        )
-    with file.open(newline="", encoding="utf-8") as lines:
-        marked = [row for row in csv.DictReader(lines) if row["spans"] != "[]"][:count]
-    return [
-        {"text": row["text"], "label": 1, "rationale": [(c, c + 1) for c in json.loads(row["spans"])]} for row in marked
-    ]
+    return [{**row, "label": 1} for row in posts(count)]
 
 
 def _reviews(count: int) -> list[dict[str, Any]]:
@@ -151,12 +130,12 @@ def mosaic_rows(made: mosaics.Mosaics) -> list[dict[str, Any]]:
 
 FIELDS = (
     Field("toxic_posts", "bert-tiny-toxicity on SemEval-2021's toxic posts, the class toxic, against the marked spans",
-          _toxicity, _posts, 32, TEXTS, {**SHARES, **CURVES, **SUBSETS}, WORDS, target=1),
+          toxicity, _posts, 64, TEXTS, {**SHARES, **CURVES, **SUBSETS}, WORDS, target=1),
     Field("reviews", "zoo:sentiment on test sentences of the Stanford Sentiment Treebank, against the words that say "
-          "by themselves what the sentence says", lambda: whence.load("zoo:sentiment"), _reviews, 32, TEXTS,
+          "by themselves what the sentence says", lambda: whence.load("zoo:sentiment"), _reviews, 64, TEXTS,
           {**SHARES, **CURVES, **SUBSETS}, WORDS),
     Field("mosaics", "zoo:mosaic-vit on mosaics with one item, against the item's mask",
-          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 8, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
+          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 24, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
     Field("horses", "EfficientNet-Lite0 on photographs of horses, against the horse's mask", horses.model, horses.rows,
-          6, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
+          16, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
 )  # fmt: skip

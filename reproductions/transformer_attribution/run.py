@@ -77,8 +77,8 @@ def _mosaics(report: Report) -> tuple[mosaics.Mosaics, mosaics.Mosaics]:
         given = mosaics.shipped()
         return _some(given, slice(0, 2)), _apart(_some(given, slice(32, 38)))
     parts = mosaics.parts("t10k")
-    return mosaics.compose(parts, range(48), seed=5, two=0.0), _apart(
-        mosaics.compose(parts, range(44), seed=6, two=1.0)
+    return mosaics.compose(parts, range(128), seed=5, two=0.0), _apart(
+        mosaics.compose(parts, range(110), seed=6, two=1.0)
     )
 
 
@@ -233,11 +233,8 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
     rows = []
     for name in (*METHODS, "random"):
         hits, alike = _of_two(model, pixels, two, name, _kept(report, f"two-{_stamp(model)}-{len(pixels)}-{name}"))
-        share = float(hits.mean())
-        low, high = wilson(share, hits.numel())
-        mean, around = float(alike.mean()), [float(v[0]) for v in interval(alike[:, None].numpy())]
-        beside = "" if math.isnan(around[0]) else f" [{around[0]:.3f}, {around[1]:.3f}]"
-        rows.append([name, f"{share:.3f} [{low:.3f}, {high:.3f}]", f"{mean:.3f}{beside}"])
+        share, mean = float(hits.mean()), float(alike.mean())
+        rows.append([name, _around(hits.mean(0), 0), _around(alike, -1)])  # the two classes of an image are one case
         if name in ("rollout", "raw_attention"):
             report.must(f"{name} gives both classes one map", bool(alike.min() > 1 - 1e-6))
             report.must(f"{name} prefers one item for both classes", share == 0.5)
@@ -248,8 +245,15 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
     heads = ["method", "the map prefers its class's item", "correlation of the two maps"]
     report.table("two_classes", heads, rows, f"{len(pixels)} images with items of two classes. First: how often the "
                  "map's mean over the item of the explained class is higher than over the other item; 0.5 is chance, "
-                 "and what a method gets that does not hear the class. Wilson's interval for the first, bootstrap-t "
-                 "for the second.")  # fmt: skip
+                 "and what a method gets that does not hear the class. Bootstrap-t intervals over images; none where "
+                 "all are alike.")  # fmt: skip
+
+
+def _around(values: torch.Tensor, least: float) -> str:
+    """The mean over images with its interval, which ends at `least` and 1."""
+    low, high = (float(ends[0]) for ends in interval(values[:, None].numpy()))
+    beside = "" if math.isnan(low) else f" [{max(low, least):.3f}, {min(high, 1.0):.3f}]"
+    return f"{float(values.mean()):.3f}{beside}"
 
 
 def _stamp(model: Any) -> int:
@@ -338,7 +342,7 @@ def _grid(report: Report, model: Any, given: Any, classes: torch.Tensor, name: s
 
 
 def _horses(report: Report) -> None:
-    model, rows = horses.model(), horses.rows(report.size(8, 2))
+    model, rows = horses.model(), horses.rows(report.size(24, 2))
     chosen = {n: how for n, how in CONVOLUTIONAL.items() if not report.quick or n in ("gradient", "grad_cam")}
     board = whence.evaluate(
         model, rows, methods=chosen, metrics=SEGMENTATION if report.quick else [*PERTURBATION, *SEGMENTATION],
@@ -348,7 +352,7 @@ def _horses(report: Report) -> None:
         curve: Any = board.curve("random", PERTURBATION[0])
         base = curve[1][0]
         low, high = wilson(base, len(rows))
-        report.say(f"{len(rows)} photographs, label 339 (sorrel, the only class of horses in ImageNet). Base accuracy "
+        report.say(f"{len(rows)} photographs, label sorrel, the only class of horses in ImageNet. Base accuracy "
                    f"{base:.3f} [{low:.3f}, {high:.3f}]. The predicted class is explained.")  # fmt: skip
         report.say(verdicts(board))
     report.board("horses", board, "Integrated gradients with 32 points of Gauss and Legendre; Grad-CAM at the last "

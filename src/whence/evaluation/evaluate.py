@@ -11,6 +11,7 @@ from typing import Any, Literal
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.evaluation.answers.explanations import Explainer, Ranker, rankers
+from whence.evaluation.columns import Column
 from whence.evaluation.data import is_stream, listed, named, streamed
 from whence.evaluation.examples import Example
 from whence.evaluation.fingerprint import fingerprint_of, rows_of, said
@@ -18,7 +19,7 @@ from whence.evaluation.journal import VERSION, Journal
 from whence.evaluation.metrics import metrics as known_metrics
 from whence.evaluation.removal import default
 from whence.evaluation.scheduler import Work
-from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.scoreboard import Scoreboard
 from whence.evaluation.source import Source
 from whence.evaluation.tally import Tally, results_fit
 from whence.util.checks import check_count, is_whole, not_allowed

@@ -13,7 +13,8 @@ import numpy as np
 from whence.errors import InputError, ParameterError
 from whence.evaluation import bootstrap, permutation
 from whence.evaluation.bootstrap import Array
-from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.columns import Column
+from whence.evaluation.scoreboard import Scoreboard
 from whence.util.checks import check_count
 from whence.util.files import Place, csv_text, page_written, written
 from whence.util.terminal import clean, say

@@ -13,6 +13,7 @@ from torch import Tensor
 from whence.errors import InputError, ModelError, TargetError
 from whence.evaluation.answers import attention, logits, other_models
 from whence.evaluation.answers.explanations import Explainer, Ranker, blamed, scores_or_error
+from whence.evaluation.columns import Column
 from whence.evaluation.examples import Example, Failure, failed
 from whence.evaluation.metrics import metrics
 from whence.evaluation.requests import (
@@ -28,7 +29,6 @@ from whence.evaluation.requests import (
     Under,
     View,
 )  # fmt: skip
-from whence.evaluation.scoreboard import Column
 from whence.results.attribution import Attribution
 
 _WARM = 4  # rows; with as many, a method explains one row before it is timed, because the first call is slow

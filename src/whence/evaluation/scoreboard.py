@@ -16,8 +16,8 @@ import numpy as np
 from whence.errors import ParameterError, did_you_mean
 from whence.evaluation import bootstrap, permutation
 from whence.evaluation.bootstrap import Array
+from whence.evaluation.columns import Column
 from whence.evaluation.examples import Failure
-from whence.evaluation.fingerprint import said
 from whence.evaluation.requests import Result
 from whence.methods import methods as known_methods
 from whence.util.files import Place, csv_text, page_written, written
@@ -27,29 +27,6 @@ if TYPE_CHECKING:
     from whence.evaluation.evidence import Agreement, Differences, Rows
 
 CONTROLS = ("random", "edges")  # the methods that know nothing of the model
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A metric as it was asked for."""
-
-    name: str
-    metric: str
-    params: Mapping[str, Any]
-    facts: Mapping[str, Any]
-
-    @property
-    def better(self) -> str:
-        """ "higher", "lower" or "nearer to 0"."""
-        return str(self.facts["better"])
-
-    def gain(self, values: Any) -> Any:
-        """Scores turned so that more is better."""
-        return {"higher": values, "lower": -values}.get(self.better, -abs(values))
-
-    @property
-    def said(self) -> list[Any]:
-        return [self.name, self.metric, said(self.params)]
 
 
 @dataclass(frozen=True)
@@ -192,6 +169,7 @@ class Scoreboard:
             for i in np.nonzero(~whole)[0]:
                 there = ~np.isnan(y[:, i])
                 low[i], high[i] = (float(v[0]) for v in bootstrap.interval(y[there][:, [i]], weights[there]))
+        low, high = self._column(metric).held(low, high, curve=True)
         return low.tolist(), high.tolist()
 
     def _curves(self, method: str, metric: str) -> tuple[list[float], Array, Array] | None:
@@ -286,7 +264,7 @@ class Scoreboard:
         elif column.name in self._proportions:
             low, high = bootstrap.wilson(value, bootstrap.effective(len(values), weights))
         else:
-            found = bootstrap.interval(values, weights, int(self.settings["seed"]))
+            found = column.held(*bootstrap.interval(values, weights, int(self.settings["seed"])))
             low, high = float(found[0][0]), float(found[1][0])
         return Score(value, low, high, rows, parts, statistics.median(counted))
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from whence.evaluation.answers.explanations import Ranker
+from whence.evaluation.columns import Column
 from whence.evaluation.examples import Failure
 from whence.evaluation.requests import Result
-from whence.evaluation.scoreboard import CONTROLS, Column, Scoreboard
+from whence.evaluation.scoreboard import CONTROLS, Scoreboard
 from whence.evaluation.source import Source
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from whence.errors import ParameterError
-from whence.evaluation.scoreboard import Column, Scoreboard
+from whence.evaluation.columns import Column
+from whence.evaluation.scoreboard import Scoreboard
 from whence.views.components import text
 from whence.views.plot import pyplot
 

@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Callable
 
-from whence.evaluation.scoreboard import Column, Score, Scoreboard
+from whence.evaluation.columns import Column
+from whence.evaluation.scoreboard import Score, Scoreboard
 from whence.util.terminal import clean
 from whence.views.colours import wash
 from whence.views.components import text

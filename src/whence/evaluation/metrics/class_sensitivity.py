@@ -17,6 +17,7 @@ from whence.util.stats import correlation, spearman
     order=75,
     paper="Sixt, Granz & Landgraf 2020, arXiv:1912.09818; Chefer, Gur & Wolf 2021, arXiv:2012.09838",
     better="lower",
+    within=(-1, 1),
 )
 def class_sensitivity(view: View, *, classes: Annotated[int, Bounds(low=1)] = 3, ranks: bool = True) -> Asking:
     """Mean correlation of φ with φ of other classes: 1 for a method that does not hear which class it explains.

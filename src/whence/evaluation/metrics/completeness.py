@@ -6,7 +6,13 @@ from whence.evaluation.metrics import metric
 from whence.evaluation.requests import Result, View
 
 
-@metric("completeness_gap", order=80, paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365", better="lower")
+@metric(
+    "completeness_gap",
+    order=80,
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    better="lower",
+    within=(0, None),
+)
 def completeness_gap(view: View, *, relative: bool = True) -> Result:
     """|Σφ − (f(x) − f(x'))|, relative to |f(x) − f(x')| or as it is; the other one is told beside it.
 

@@ -17,6 +17,7 @@ Steps = Annotated[int, Bounds(low=1)]
     order=20,
     paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
     better="lower",
+    within=(0, 1),
     operators=("mask", "pad", "zero"),
 )
 def deletion(
@@ -31,6 +32,7 @@ def deletion(
     order=20,
     paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
     better="higher",
+    within=(0, 1),
     operators=("mask", "pad", "blur"),
 )
 def insertion(

@@ -10,7 +10,7 @@ from whence.evaluation.requests import Result, Under, View
 from whence.util.stats import spearman
 
 
-@metric("data_randomisation", order=72, paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower")
+@metric("data_randomisation", order=72, paper="Adebayo et al. 2018, arXiv:1810.03292", better="lower", within=(0, 1))
 def data_randomisation(view: View, *, model: Any = None, absolute: bool = True) -> Asking:
     """|ρ|, the rank correlation of |φ| with |φ| under `model`, of the same form but trained on permuted labels.
 

@@ -46,7 +46,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     return Result(top - rest, parts)
 
 
-@metric("erasure_set", order=90, paper=_PAPER, better="lower", of="tokens", needs=("attention",))
+@metric("erasure_set", order=90, paper=_PAPER, better="lower", within=(0, 1), of="tokens", needs=("attention",))
 def erasure_set(
     view: View, *, layers: Any = "all", heads: Any = "all", never: Literal["drop", "one"] = "one"
 ) -> Asking:

@@ -13,7 +13,7 @@ from whence.registry import Bounds
 
 @metric(
     "faithfulness_correlation", order=54, paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631", better="higher",
-    operators=("mask", "pad", "delete", "mean"),
+    within=(-1, 1), operators=("mask", "pad", "delete", "mean"),
 )  # fmt: skip
 def faithfulness_correlation(
     view: View, *, k: Annotated[float, Bounds(low=0, high=100, open_low=True)] = 20.0,

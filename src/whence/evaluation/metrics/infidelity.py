@@ -17,7 +17,7 @@ Samples = Annotated[int, Bounds(low=1)]
 
 
 @metric(
-    "infidelity", order=50, paper="Yeh et al. 2019, arXiv:1901.09392", better="lower",
+    "infidelity", order=50, paper="Yeh et al. 2019, arXiv:1901.09392", better="lower", within=(0, None),
     operators=("mask", "pad", "delete", "mean"),
 )  # fmt: skip
 def infidelity(

@@ -14,13 +14,29 @@ _OPERATORS = ("delete", "black")
 _SHARES = [i / 10 for i in range(10)]
 
 
-@metric("perturbation_positive", order=30, paper=_PAPER, better="lower", needs=("label",), operators=_OPERATORS)
+@metric(
+    "perturbation_positive",
+    order=30,
+    paper=_PAPER,
+    better="lower",
+    within=(0, 90),
+    needs=("label",),
+    operators=_OPERATORS,
+)
 def perturbation_positive(view: View, *, operator: Any = None, absolute: bool = False) -> Asking:
     """100 · the area under accuracy as 0 … 90 % of the units go, the most relevant first; pixels turn black."""
     return (yield from _curve(view, False, operator, absolute))
 
 
-@metric("perturbation_negative", order=30, paper=_PAPER, better="higher", needs=("label",), operators=_OPERATORS)
+@metric(
+    "perturbation_negative",
+    order=30,
+    paper=_PAPER,
+    better="higher",
+    within=(0, 90),
+    needs=("label",),
+    operators=_OPERATORS,
+)
 def perturbation_negative(view: View, *, operator: Any = None, absolute: bool = False) -> Asking:
     """100 · the area under accuracy as 0 … 90 % of the units go, the least relevant first; pixels turn black."""
     return (yield from _curve(view, True, operator, absolute))

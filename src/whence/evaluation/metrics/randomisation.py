@@ -12,7 +12,9 @@ from whence.registry import Bounds
 from whence.util.stats import spearman
 
 
-@metric("model_randomisation", order=70, paper="Adebayo et al. 2018, arXiv:1810.03292", better="nearer to 0")
+@metric(
+    "model_randomisation", order=70, paper="Adebayo et al. 2018, arXiv:1810.03292", better="nearer to 0", within=(-1, 1)
+)
 def model_randomisation(
     view: View, *, stages: Annotated[int, Bounds(low=1)] = 4, order: Literal["cascade", "independent"] = "cascade",
     absolute: bool = True,

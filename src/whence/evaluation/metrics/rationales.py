@@ -15,7 +15,7 @@ from whence.evaluation.metrics import metric
 from whence.evaluation.requests import Result, View
 from whence.util.checks import not_allowed
 
-_FACTS = {"better": "higher", "of": "tokens", "needs": ("rationale",)}
+_FACTS: dict[str, Any] = {"better": "higher", "of": "tokens", "needs": ("rationale",), "within": (0, 1)}
 
 
 @metric("rationale_f1", order=120, paper="DeYoung et al. 2020, arXiv:1911.03429; Chefer, Gur & Wolf 2021", **_FACTS)

@@ -18,6 +18,7 @@ _K = (1, 5, 10, 20, 50)
     order=10,
     paper="DeYoung et al. 2020, arXiv:1911.03429",
     better="higher",
+    within=(-1, 1),
     operators=("delete", "mean"),
 )
 def comprehensiveness(
@@ -31,7 +32,12 @@ def comprehensiveness(
 
 
 @metric(
-    "sufficiency", order=10, paper="DeYoung et al. 2020, arXiv:1911.03429", better="lower", operators=("delete", "mean")
+    "sufficiency",
+    order=10,
+    paper="DeYoung et al. 2020, arXiv:1911.03429",
+    better="lower",
+    within=(-1, 1),
+    operators=("delete", "mean"),
 )
 def sufficiency(
     view: View, *, k: Any = _K, operator: Any = None, output: Output = "probability", absolute: bool = False,
@@ -56,7 +62,14 @@ def log_odds(
     return Result(-fmean(drops))
 
 
-@metric("aopc", order=10, paper="Samek et al. 2017, arXiv:1509.06321", better="higher", operators=("delete", "mean"))
+@metric(
+    "aopc",
+    order=10,
+    paper="Samek et al. 2017, arXiv:1509.06321",
+    better="higher",
+    within=(-1, 1),
+    operators=("delete", "mean"),
+)
 def aopc(
     view: View, *, k: Any = (10, 20, 30, 40, 50, 60, 70, 80, 90), operator: Any = None,
     output: Output = "probability", absolute: bool = False, rounding: Rounding = "nearest", count_zero: bool = False,

@@ -13,7 +13,7 @@ from whence.evaluation.requests import Result, Retrained, View, both_classes, de
 
 @metric(
     "roar", order=45, paper="Hooker et al. 2019, arXiv:1806.10758", better="lower", of="values", needs=("label",),
-    operators=("mean", "zero"),
+    within=(0, 1), operators=("mean", "zero"),
 )  # fmt: skip
 def roar(
     view: View, *, train: Any = None, k: Any = (10, 30, 50, 70, 90), operator: Any = None, absolute: bool = False

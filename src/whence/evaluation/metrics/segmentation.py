@@ -12,7 +12,7 @@ from whence.evaluation.metrics import metric
 from whence.evaluation.requests import Result, View
 
 _PAPER = "Chefer, Gur & Wolf 2021, arXiv:2012.09838"
-_FACTS: dict[str, Any] = {"paper": _PAPER, "better": "higher", "of": "images", "needs": ("mask",)}
+_FACTS: dict[str, Any] = {"paper": _PAPER, "better": "higher", "of": "images", "needs": ("mask",), "within": (0, 1)}
 
 
 @metric("segmentation_accuracy", order=100, **_FACTS, combine=lambda sums: _share(sums))

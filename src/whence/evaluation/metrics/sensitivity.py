@@ -13,7 +13,14 @@ from whence.evaluation.requests import Again, Result, View
 from whence.registry import Bounds
 
 
-@metric("sensitivity_max", order=60, paper="Yeh et al. 2019, arXiv:1901.09392", better="lower", of="values")
+@metric(
+    "sensitivity_max",
+    order=60,
+    paper="Yeh et al. 2019, arXiv:1901.09392",
+    better="lower",
+    within=(0, None),
+    of="values",
+)
 def sensitivity_max(
     view: View, *, radius: Annotated[float, Bounds(low=0, open_low=True)] = 0.02,
     samples: Annotated[int, Bounds(low=1)] = 10,

@@ -14,7 +14,7 @@ from whence.registry import Bounds
 
 
 @metric(
-    "sensitivity_n", order=52, paper="Ancona et al. 2018, arXiv:1711.06104", better="higher",
+    "sensitivity_n", order=52, paper="Ancona et al. 2018, arXiv:1711.06104", better="higher", within=(-1, 1),
     operators=("mask", "pad", "delete", "zero"),
 )  # fmt: skip
 def sensitivity_n(
