@@ -58,6 +58,7 @@ def mr() -> tuple[Sentences, Sentences]:
     return [row for i, row in enumerate(rows) if i % 10], rows[::10]
 
 
+LARGE, NEAR = 0.2, 0.01  # a difference of two weights, and an effect in nats, of which at most ln 2 = 0.69 is possible
 SETS: dict[str, Callable[[], tuple[Sentences, Sentences]]] = {
     "MR": mr,
     "SST-2": lambda: (data.labelled("stsa.binary.train"), data.labelled("stsa.binary.test")),
@@ -108,16 +109,19 @@ def _observations(report: Report, boards: Boards) -> None:
     for (name, encoder), board in boards.items():
         single, sets = board["attention", "single"], board["attention", "sets"]
         correlation = spearman(*map(torch.tensor, _pairs(board)))
+        large = [js for alpha, js in zip(*_pairs(board), strict=True) if alpha >= LARGE]
+        little = f"{100 * sum(abs(js) < NEAR for js in large) / len(large):.0f} % of {len(large)}" if large else "–"
         first = single.parts["both flip"] + single.parts["only the first flips"]
         apart = board.difference("sets", "attention", "gradient × attention")
         own = f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
-        rows.append([name, encoder, f"{correlation:+.2f}", f"{100 - first:.1f}", f"{sets.median:.2f}", own])
+        rows.append([name, encoder, f"{correlation:+.2f}", little, f"{100 - first:.1f}", f"{sets.median:.2f}", own])
         flips = [single.parts[part] for part in FLIPS]
         report.must("the 2 × 2 table holds every row once", abs(sum(flips) - 100) < 1e-6)
         best, chance = board["gradient × attention", "sets"].value, board["random", "sets"].value
         report.must("gradient × attention flips sooner than random", best < chance)
     heads = [
-        "data", "encoder", "1: ΔJS with Δα, rank correlation", "2: erasing i* changes nothing, %",
+        "data", "encoder", "1: ΔJS with Δα, rank correlation",
+        f"1: ΔJS within ± {NEAR} where Δα ≥ {LARGE}", "2: erasing i* changes nothing, %",
         "3: share that attention erases, median", "4: attention needs more than gradient × attention by",
     ]  # fmt: skip
     report.table("observations", heads, rows)
