@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import whence
+from whence.evaluation.bootstrap import interval
 from whence.views.tables import table
 
 ROOT = Path(__file__).parent
@@ -112,6 +114,14 @@ class Report:
             block = f"{BEGIN}\n{text}\n{END}"
             readme.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: block, page, flags=re.DOTALL), encoding="utf-8")
             (self.out / "results.md").unlink()
+
+
+def around(values: Any, digits: int = 3, least: float = -math.inf, most: float = math.inf) -> str:
+    """The mean over cases with its 95 % interval, which ends at what the mean can be; none where all are alike."""
+    given = np.asarray(values, dtype=float)
+    low, high = (float(ends[0]) for ends in interval(given[:, None]))
+    mean = f"{given.mean():.{digits}f}"
+    return mean if math.isnan(low) else f"{mean} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
 
 
 def _scored(score: Any) -> str:

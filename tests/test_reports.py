@@ -111,6 +111,24 @@ def test_a_check_is_in_the_json_file(tmp_path):
     assert "checks" not in json.loads((tmp_path / "c.json").read_text())
 
 
+def test_the_page_says_which_orders_are_no_better_than_random():
+    x = torch.tensor([[1.0, -2.0, -1.0, 1.0]]).double()
+    c = whence.compare(Linear(), x, methods=["input_x_gradient", "gradient"], target=0, check=True)
+    check = c.checks[0]
+    better = {name: check.left(name) < check.left() for name in c}
+    assert better == {"input_x_gradient": True, "gradient": False}  # the gradient begins with 3 · −1
+    told = re.search(r'<p class="soft">(.*?): no better than a random order here', c.to_html())
+    assert re.findall(r">([A-Z])</span>", told[1]) == ["B"]
+
+
+@pytest.mark.parametrize(("how", "coarse"), [({"steps": 2, "rule": "left"}, True), ({"tolerance": 0.001}, False)])
+def test_an_integral_of_few_points_is_told_above_the_picture(how, coarse):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double().eval()
+    c = whence.compare(model, 3 * ROWS[:1], methods={"integrated_gradients": how, "gradient": {}}, target=0)
+    assert (float(c["integrated_gradients"].gap[0]) > 0.05) is coarse
+    assert ("points are few for this integral" in c.to_html()) is coarse
+
+
 def test_without_a_check_the_page_shows_no_curve():
     page = whence.compare(Linear(), ROWS, methods=["gradient", "input_x_gradient"], target=0).to_html()
     assert "Does the model bear them out?" not in page

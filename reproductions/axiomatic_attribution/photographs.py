@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import whence
-from reproductions.report import Report
+from reproductions.report import Report, around
 from whence.zoo.training import data
 
 SHARES = (0.02, 0.05, 0.1, 0.2)
@@ -90,12 +90,12 @@ def _painting(report: Report, name: str) -> None:
     for title, a in found.items():
         drops = [before - _painted(zoo.model, pixels, a.values, classes, share) for share in SHARES]
         means[title] = float(drops[-2].mean())
-        rows.append([title, *(f"{float(d.mean()):.3f} ± {float(d.std()) / len(d) ** 0.5:.3f}" for d in drops)])
+        rows.append([title, *(around(d, least=-1, most=1) for d in drops)])
     converged = found["integrated gradients"].receipt["converged"]
     report.table(
         f"painting-{name.removeprefix('zoo:')}", ["highest-ranked pixels painted over", *(f"{s:.0%}" for s in SHARES)],
         rows, f"`{name}`, {len(pixels)} {taken}, mean probability {float(before.mean()):.3f}: what of it is lost, mean "
-        f"± standard error; {sum(converged)} of {len(converged)} integrals within their tolerance.",
+        f"with its 95 % interval; seed 0; {sum(converged)} of {len(converged)} integrals within their tolerance.",
     )  # fmt: skip
     report.must(f"{name}: a tenth by integrated gradients matters more than a random tenth",
                 means["integrated gradients"] > means["random"])  # fmt: skip

@@ -7,7 +7,6 @@ for methods of convolutional networks, on EfficientNet-Lite0 with photographs of
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,8 +21,8 @@ from torch.nn import functional as F
 import whence
 from reproductions import horses
 from reproductions.ranks import part, verdicts
-from reproductions.report import Report
-from whence.evaluation.bootstrap import interval, wilson
+from reproductions.report import Report, around
+from whence.evaluation.bootstrap import wilson
 from whence.zoo.training import mosaics
 from whence.zoo.training.fashion import LABELS
 
@@ -234,7 +233,9 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
     for name in (*METHODS, "random"):
         hits, alike = _of_two(model, pixels, two, name, _kept(report, f"two-{_stamp(model)}-{len(pixels)}-{name}"))
         share, mean = float(hits.mean()), float(alike.mean())
-        rows.append([name, _around(hits.mean(0), 0), _around(alike, -1)])  # the two classes of an image are one case
+        rows.append(
+            [name, around(hits.mean(0), least=0, most=1), around(alike, least=-1, most=1)]
+        )  # the two classes of an image are one case
         if name in ("rollout", "raw_attention"):
             report.must(f"{name} gives both classes one map", bool(alike.min() > 1 - 1e-6))
             report.must(f"{name} prefers one item for both classes", share == 0.5)
@@ -247,13 +248,6 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
                  "map's mean over the item of the explained class is higher than over the other item; 0.5 is chance, "
                  "and what a method gets that does not hear the class. Bootstrap-t intervals over images; none where "
                  "all are alike.")  # fmt: skip
-
-
-def _around(values: torch.Tensor, least: float) -> str:
-    """The mean over images with its interval, which ends at `least` and 1."""
-    low, high = (float(ends[0]) for ends in interval(values[:, None].numpy()))
-    beside = "" if math.isnan(low) else f" [{max(low, least):.3f}, {min(high, 1.0):.3f}]"
-    return f"{float(values.mean()):.3f}{beside}"
 
 
 def _stamp(model: Any) -> int:

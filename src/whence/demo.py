@@ -115,8 +115,7 @@ def _lead(cases: tuple[DemoCase, ...], count: int, note: str) -> str:
     return (
         '<p class="verdict" style="margin:10px 0">Each model below was asked why it says what it says. Methods of '
         "different families ask different questions, so they need not agree: what they have in common stands beside "
-        "them, and what the model itself says when their first units go. <em>random</em> is the control that every "
-        "other method should beat.</p>"
+        "them, and what the model itself says when their first units go, beside random orders of them.</p>"
         f'<p class="soft">{count} explanations with {len(methods)} methods, offline, on small models.</p>'
         f'<nav class="keys">{links}</nav>{warnings([("", note)] if note else [])}'
     )

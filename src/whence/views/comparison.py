@@ -144,7 +144,7 @@ def _verdict(r: Report) -> str:
     for d in r.first:
         names = [spelled(unit) for unit in d.maps[0].units or []] if d.kind == "text" else names_of(d)
         for i, _ in d.strongest(1):
-            tops.setdefault(names[i], []).append(d)
+            tops.setdefault(names[i].strip() or "an empty name", []).append(d)
     if not tops:
         return ""
     best = max(tops, key=lambda name: len(tops[name]))
@@ -291,6 +291,15 @@ def _checked(r: Report, level: int) -> str:
         for name, why in check.failed.items()
     )
     return (
-        f'<section>{heading("Does the model bear them out?", level)}<p class="soft">{text(told)}</p>{chart}{failed}'
-        "</section>"
+        f'<section>{heading("Does the model bear them out?", level)}<p class="soft">{text(told)}</p>{chart}'
+        f"{_beyond_chance(left)}{failed}</section>"
     )
+
+
+def _beyond_chance(left: Mapping[str, float]) -> str:
+    """Which orders leave no less of the class than random ones do."""
+    weak = [letter for letter, share in left.items() if letter and share >= left[""]]
+    if not weak:
+        return ""
+    who = ", ".join(ui.key(letter) for letter in weak)
+    return f'<p class="soft">{who}: no better than a random order here.</p>'

@@ -20,8 +20,7 @@ def rest(r: Report, missing: Mapping[str, str], level: int) -> str:
         return ""
     families = by_family({name: d.a.method for name, d in r.every.items()} | {name: name for name in missing})
     folds = [
-        ui.fold(family, FAMILIES[family], counted(sum(name in r.every for name in names), "method"),
-                _family(r, names, missing))
+        ui.fold(family, FAMILIES[family], _counted(r, names), _family(r, names, missing))
         for family, names in families.items()
     ]  # fmt: skip
     if len(r.every) > 1:
@@ -31,6 +30,11 @@ def rest(r: Report, missing: Mapping[str, str], level: int) -> str:
         folds.append(ui.fold("All against all", "What every two have in common; darker is more", size, table))
     title = heading(f"All {len(r.every)} methods, by the question they ask", level)
     return f'<section>{title}<div style="margin-top:6px">{"".join(folds)}</div></section>'
+
+
+def _counted(r: Report, names: Sequence[str]) -> str:
+    here = sum(name in r.every for name in names)
+    return counted(here, "method") if here else "none has an answer here"
 
 
 def _family(r: Report, names: Sequence[str], missing: Mapping[str, str]) -> str:

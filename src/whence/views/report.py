@@ -58,8 +58,19 @@ def _gap(gap: float) -> str:
 
 
 def notices_of(d: Drawn) -> list[str]:
-    """The warnings of a run, which number this row as the first."""
-    return [told.replace("rows [0]", "this row") for told in notices(d.a)]
+    """The warnings of a run, which number this row as the first, and an integral that was taken too coarsely."""
+    told = [told.replace("rows [0]", "this row") for told in notices(d.a)]
+    receipt, gap = d.a.receipt, 0.0 if d.a.gap is None else float(d.a.gap.max())
+    if gap > _COARSE and receipt.get("gradient_evaluations") and not receipt.get("converged"):
+        points = int(receipt["gradient_evaluations"][0])
+        told.append(
+            f"The values add up to the score only within {_gap(gap)}: {points} points are few for this integral. Take "
+            "more steps, or leave steps out and give a tolerance."
+        )
+    return told
+
+
+_COARSE = 0.05  # what an integral of fixed points may miss, before the page warns
 
 
 def heading(title: str, level: int) -> str:
