@@ -68,7 +68,7 @@ def test_public_names_come_at_their_first_use() -> None:
 
 
 ORDER = """
-    errors util registry engine rules subject methods results adapters api evaluation views runs captum zoo cli demo
+    errors util registry engine rules subject methods results adapters api evaluation views runs captum zoo server cli demo
 """.split()  # a package imports itself and what stands before it; whatever is imported later, inside functions, is lazy
 
 
@@ -89,7 +89,7 @@ def test_packages_import_only_what_stands_before_them(file: Path) -> None:
 def test_the_door_has_few_rooms() -> None:
     entries = {p.name for p in SOURCE.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
     assert {name.removesuffix(".py") for name in entries} == {*ORDER, "__main__"}
-    assert len(entries) <= 18
+    assert len(entries) <= 19
 
 
 TREES = {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from whence import __version__
-from whence.cli import commands, evaluation_commands, reading_commands, run_commands
+from whence.cli import commands, evaluation_commands, reading_commands, run_commands, serve_command
 from whence.cli.arguments import NAMES, Command, add_flags, add_inputs, add_output
 from whence.cli.table import methods
 from whence.errors import ParameterError
@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     evaluation_commands.add_commands(command)
     run_commands.add_commands(command)
     reading_commands.add_commands(command)
+    serve_command.add_command(command)
     shells = command("completion", commands.completion_command, "print a completion script for a shell")
     shells.add_argument("shell", choices=("bash", "zsh", "fish"))
     return whole

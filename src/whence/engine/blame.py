@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence.engine.scope import begin_pass
 from whence.errors import ModelError, WhenceError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -27,6 +28,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def called(model: Callable[..., Any], inputs: Mapping[str, Any], form: str, root: nn.Module | None = None) -> Any:
     """A model's output, outside of any explanation; whatever it raises is its own."""
+    begin_pass()
     try:
         return model(**inputs) if form == "dict" else model(*inputs.values())
     except Exception as error:

@@ -7,8 +7,9 @@ to eval mode, the last out puts it back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,29 @@ def scope(*roots: nn.Module | None) -> Iterator[None]:
         yield
 
 
+_each_pass: ContextVar[Callable[[], None] | None] = ContextVar("each_pass", default=None)
+
+
+@contextmanager
+def each_pass(call: Callable[[], None]) -> Iterator[None]:
+    """Inside of the block, `call` runs before every pass of a model: it counts them, and stops the work by raising."""
+    token = _each_pass.set(call)
+    try:
+        yield
+    finally:
+        _each_pass.reset(token)
+
+
+def begin_pass() -> None:
+    """Before every pass of a model, explained or plain."""
+    call = _each_pass.get()
+    if call is not None:
+        call()
+
+
 def rewind() -> None:
     """Before a pass in this scope: the model and the random states as they were at its beginning."""
+    begin_pass()
     scopes: list[_Scope] = getattr(_own, "scopes", [])
     if not scopes or not scopes[-1].begun:  # the first one finds all as it was
         for inner in scopes[-1:]:
