@@ -105,7 +105,8 @@ def predict(desk: Desk, question: Predict) -> dict[str, Any]:
     d = shown.drawn("random", a)
     found: dict[str, Any] = {
         "model": question.model, "kind": asked.kind, "units": shown.units_of(a, d), "tokens": shown.units_of(whole, d),
-        "text": None if a.text is None else a.text[0], "image": shown.picture(a), "classes": _classes(asked, whole, question.top),
+        "text": None if a.text is None else a.text[0], "image": shown.picture(a),
+        "classes": _classes(asked, whole, question.top),
     }  # fmt: skip
     if asked.kind == "molecule":
         found["molecule"] = shown.drawing(asked.inputs)

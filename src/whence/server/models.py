@@ -53,6 +53,9 @@ class Offered:
         return self.source.removeprefix("zoo:") if self.source.startswith("zoo:") else None
 
 
+_loading = threading.Lock()  # one at a time: transformers cannot be imported by two threads at once
+
+
 class Models:
     """All that are offered."""
 
@@ -93,7 +96,7 @@ class Models:
     def get(self, name: str) -> Wrapped:
         """The model, loaded."""
         one = self.offered(name)
-        with one.lock:
+        with _loading:
             if one.wrapped is None:
                 wrapped = load(one.source)
                 if wrapped.task not in _KINDS:
