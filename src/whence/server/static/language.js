@@ -1,0 +1,222 @@
+/* A model that writes: its answer token by token, what each token rests on, and what else could stand there. */
+
+import { el, fill, roving } from "./dom.js";
+import { answered, drawn, scaleOf } from "./drawn.js";
+import { counted, fixed, percent, sum } from "./numbers.js";
+import { disagreement } from "./agree.js";
+import { reproduce } from "./export.js";
+import { sent } from "./input.js";
+import { ask as asked, job } from "./net.js";
+import { key, legend, predictions, progress, section, segments, trouble, warning, warnings } from "./parts.js";
+import { clauses, found, joined } from "./pieces.js";
+import { receipt } from "./receipt.js";
+import { bars, reading, tops } from "./words.js";
+
+const SPANS = { token: "Token", clause: "Clause", whole: "Whole answer" }, SCOPES = { prompt: "The prompt", all: "Everything before" };
+const LOOKS = { rows: "Rows", columns: "Columns", bars: "Bars" };
+const clean = (text) => text.replace(/^##/, "").trim() || "␣";
+
+/** The view's changing half: {ready, stop, choose(methods), question()}. */
+export function language({ model, input, state, rail, main, told, keep, still }) {
+  const slots = Object.fromEntries(["opening", "wait", "answer", "say", "else", "agree", "more"].map((name) => [name, el("div", { class: `slot slot-${name}` })]));
+  slots.opening.setAttribute("aria-live", "polite");
+  let written = null, running = null, methods = state.methods;
+  let at = state.token ?? 0, span = state.span in SPANS ? state.span : "token", scope = state.order === "all" ? "all" : "prompt", look = state.look in LOOKS ? state.look : "rows";
+  let rather = null; // the other token of a contrast
+  const results = new Map(), errors = new Map(); // by method, and by the contrast that it is of
+  const wait = progress(() => running?.cancel());
+  const base = () => ({ model: model.name, input: sent(input), target: written.ids });
+  const ready = begin();
+
+  async function begin() {
+    fill(main, Object.values(slots));
+    fill(slots.wait, wait.box);
+    wait.show("The model writes");
+    written = await asked({ kind: "generate", model: model.name, input: sent(input), tokens: 20, ...(state.answer ? { target: state.answer } : {}) });
+    if (!still()) return;
+    at = Math.min(at, written.tokens.length - 1);
+    told(counted(written.prompt_tokens ?? written.units?.length ?? 0, "token"));
+    drawRail();
+    const other = written.tokens[at]?.alternatives?.find((one) => one.text === state.rather);
+    if (other) rather = other;
+    run();
+  }
+
+  // ---- the rail: a continuation of one's own ----
+
+  function drawRail() {
+    const field = el("textarea", { class: "field", rows: 2, id: "in-answer", "aria-label": "The answer to explain", placeholder: "The model's own answer; write another one to explain that" });
+    field.value = state.answer ?? "";
+    const send = () => {
+      if (field.value === (state.answer ?? "")) return;
+      keep({ answer: field.value, token: 0, rather: "" }, true);
+      Object.assign(state, { answer: field.value });
+      stop();
+      results.clear();
+      errors.clear();
+      rather = null;
+      at = 0;
+      begin().catch((error) => fill(slots.answer, trouble(error.message)));
+    };
+    field.addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && send());
+    field.addEventListener("change", send);
+    fill(rail, el("div", { class: "head" }, el("h2", { id: "h-target" }, "Answer"), el("span", { class: "right tiny faint" }, state.answer ? "given" : "as the model writes it")), field);
+  }
+
+  // ---- asking ----
+
+  const name = (method) => (rather ? `${method} ${at} ${rather.id}` : method);
+
+  function run() {
+    draw();
+    const missing = methods.filter((method) => !results.has(name(method)) && !errors.has(name(method)));
+    if (!missing.length) return;
+    const named = Object.fromEntries(missing.map((method) => [method, name(method)]));
+    running?.cancel();
+    wait.show("The methods are asked");
+    running = job({ kind: "explain", ...base(), methods: missing, ...(rather ? { contrast: { token: at, instead: rather.id } } : {}) }, {
+      progress: ({ done, of, method, passes }) => wait.show(`${model.methods.find((one) => one.name === method)?.title ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`, done, of),
+      result: (one) => {
+        results.set(named[one.method], one);
+        draw();
+      },
+      failed: ({ method, error }) => {
+        for (const one of method ? [method] : missing.filter((m) => !results.has(named[m]))) errors.set(named[one], error);
+        draw();
+      },
+    });
+    running.finished.then(() => wait.hide());
+  }
+
+  // ---- what is drawn: the shares of the chosen tokens ----
+
+  const picked = () => {
+    const all = written.tokens.map((_, j) => j);
+    return rather || span === "token" ? [at] : span === "whole" ? all : clauses(written.tokens.map((one) => one.text)).find((own) => own.includes(at));
+  };
+
+  /** The answers of the methods for the chosen tokens, in the form of a text of two parts: prompt, answer so far. */
+  function view() {
+    const last = Math.max(...picked()), first = [...results.values()][0];
+    const answer = joined(written.tokens.slice(0, last + 1).map((one) => one.text));
+    const prompt = input.prompt ?? input.text ?? "", units = [];
+    if (first) {
+      const reads = first.units.filter((unit) => unit.part !== "written");
+      const spans = reads.some((unit) => unit.end > unit.start) ? reads.map((unit) => [unit.start, unit.end]) : found(prompt, reads.map((unit) => unit.text));
+      reads.forEach((unit, i) => units.push({ ...unit, start: spans[i]?.[0] ?? 0, end: spans[i]?.[1] ?? 0, part: 0, special: unit.special || !spans[i] }));
+      const starts = first.units.length - reads.length > written.tokens.length - 1 ? 1 : 0; // an encoder's decoder begins with a token of its own
+      first.units.filter((unit) => unit.part === "written").forEach((unit, k) => {
+        const own = answer.spans[k - starts];
+        units.push({ ...unit, part: 1, start: own?.[0] ?? 0, end: own?.[1] ?? 0, written: true, special: scope === "prompt" || !own || k - starts >= last });
+      });
+    }
+    const rows = new Map(methods.filter((method) => results.has(name(method))).map((method) => [method, { ...results.get(name(method)), values: totals(results.get(name(method)).values) }]));
+    const failed = new Map(methods.filter((method) => errors.has(name(method))).map((method) => [method, errors.get(name(method))]));
+    return { kind: "text", model, methods, results: rows, errors: failed, units: units.length ? units : null, texts: scope === "prompt" ? [prompt] : [prompt, answer.text], asideTold: (share) => `${percent(share, 0)} rests on the answer itself` };
+  }
+
+  const totals = (values) => (Array.isArray(values[0]) ? (values.length === 1 ? values[0] : values[0].map((_, i) => sum(picked().map((j) => values[j]?.[i] ?? 0)))) : values);
+
+  function draw() {
+    if (!still()) return;
+    const ask = view(), list = ask.units ? drawn(ask) : [], measure = scaleOf(ask, list), P = picked();
+    const what = P.map((j) => written.tokens[j].text), label = clean(joined(what).text);
+    const lp = sum(P.map((j) => Math.log(Math.max(1e-45, written.tokens[j].probability))));
+    fill(slots.opening, el("h1", { dir: "auto" }, rather ? `Why “${label}” rather than “${clean(rather.text)}”?` : span === "whole" ? "What does the answer rest on?" : `Why “${label}”?`), el("p", { class: "lead soft" }, lead(P, label, lp)));
+    fill(slots.answer, answerPart(P));
+    fill(slots.say, say(ask, list, measure));
+    fill(slots.else, span === "token" || rather ? elsePart() : null);
+    fill(slots.agree, list.length ? disagreement(ask, list) : null);
+    if (!slots.more.childElementCount) fill(slots.more, reproduce(exported));
+  }
+
+  function lead(P, label, lp) {
+    const one = written.tokens[at];
+    if (rather) return `The model gave “${label}” ${percent(one.probability, 2)} and “${clean(rather.text)}” ${percent(rather.probability, 2)}. Orange pulls towards the first, blue towards the second.`;
+    if (P.length === 1) return `The model gives this token ${percent(one.probability, one.probability < 0.1 ? 2 : 1)} after everything before it. Click another token of the answer, or use the arrow keys.`;
+    return `These ${P.length} tokens have a log-probability of ${fixed(lp)} after everything before them.`;
+  }
+
+  function answerPart(P) {
+    const last = Math.max(...P), tokens = written.tokens.map((one) => one.text), { text, spans } = joined(tokens), letters = Array.from(text);
+    const nodes = [];
+    let end = 0;
+    spans.forEach(([start, stop], j) => {
+      nodes.push(letters.slice(end, start).join(""), el("span", { class: `w tk${P.includes(j) ? " sel" : ""}${j > last ? " later" : ""}`, role: "radio", "aria-checked": String(j === at), data: { j, focus: `token ${j}` }, title: percent(written.tokens[j].probability), on: { click: () => turn(j) } }, letters.slice(start, stop).join("") || "␣"));
+      end = stop;
+    });
+    const line = el("p", { class: "reading", role: "radiogroup", "aria-label": "The answer's tokens", dir: "auto" }, nodes);
+    roving(line, ".tk", (item) => turn(Number(item.dataset.j)));
+    return el("div", { class: "blk ans" }, el("div", { class: "role" }, "answer", el("small", {}, state.answer ? "given" : "written by the model")), line);
+  }
+
+  function turn(j) {
+    at = j;
+    rather = null;
+    if (span === "whole") span = "token";
+    keep({ token: j, span, rather: "" });
+    run();
+  }
+
+  function say(ask, list, measure) {
+    const change = (field) => (value) => {
+      if (field === "span") {
+        span = value;
+        rather = null;
+      } else if (field === "order") scope = value;
+      else look = value;
+      keep({ span, order: scope === "all" ? "all" : "", look, rather: rather?.text ?? "" });
+      run();
+    };
+    const head = el("div", { class: "bar2" }, segments("What to explain", SPANS, rather ? "token" : span, change("span")), segments("Over", SCOPES, scope, change("order")), el("span", { class: "right" }, segments("How to draw", LOOKS, look, change("look"))));
+    const failed = list.filter((d) => d.error).map((d) => el("div", { class: "failed" }, key(d.place), trouble(`${d.title}: ${d.error}`)));
+    const shown = list.filter((d) => !d.error), ready = answered(shown);
+    const note = `Each token's share of its method's total over ${scope === "prompt" ? "the prompt" : "everything before"}, Σ|φ|. Hover or focus a token for all its numbers.`;
+    const body = !ask.units ? el("p", { class: "soft" }, "The methods are asked …") : look === "bars" ? bars(ask, shown, measure) : el("div", { class: `cards ${look}` }, shown.map((d) => card(d, ask, shown, measure)));
+    return section("say", "What the methods say", null, head, el("div", { class: "warns" }, warnings(warned(ready))), failed,
+      legend(measure, ready.some((d) => d.signed), ready.some((d) => !d.signed), note), el("div", { class: "box" }, body));
+  }
+
+  function warned(list) {
+    const out = [], own = list.filter((d) => scope === "prompt" && d.aside > 0.5);
+    if (own.length) out.push(warning(`${own.map((d) => d.letter).join(", ")}: most rests on the answer itself.`, `${own.map((d) => `${d.title} puts ${percent(d.aside, 0)} there`).join(", ")}. Drawn is how the rest is spread over the prompt; “Everything before” shows it all.`));
+    const lines = new Map();
+    for (const d of list) for (const line of d.result.warnings ?? []) lines.set(line, [...(lines.get(line) ?? []), d.letter]);
+    const best = written.tokens[at].alternatives?.[0];
+    if (state.answer && !rather && span === "token" && best && best.text !== written.tokens[at].text) out.push(warning("Not what the model would have said.", `Its first choice here was “${clean(best.text)}” (${percent(best.probability)}). The answer was given, not written by it.`));
+    return [...out, ...[...lines].map(([line, who]) => warning(`${who.join(", ")}.`, line))];
+  }
+
+  const card = (d, ask, list, measure) => el("article", { class: "card", "aria-label": d.title, data: { method: d.name } },
+    el("header", {}, key(d.place), el("h3", {}, d.title), el("span", { class: "tiny faint fam-of", title: d.question }, `${d.family}${d.signed ? "" : " · magnitude only"}`)),
+    reading(d, ask, list, measure), d.values ? tops(d, ask) : el("p", { class: "tops faint" }, "asked …"), d.values ? receipt(d.result) : el("span", { class: "end" }));
+
+  /** The likeliest tokens at this place: a click asks why not this one. */
+  function elsePart() {
+    const own = written.tokens[at], others = (own.alternatives ?? []).filter((one) => one.text !== own.text);
+    if (!others.length) return null;
+    const rows = [{ ...own, said: true }, ...others].sort((a, b) => b.probability - a.probability).map((one, i) => ({ ...one, index: i, label: clean(one.text), digits: one.probability < 0.1 ? 2 : 1 }));
+    const chosen = rows.findIndex((one) => (rather ? one.text === rather.text : one.said));
+    return section("else", `What else could stand at “${clean(own.text)}”`, el("span", { class: "soft" }, "Click one to ask: why not this?"),
+      el("div", { class: "narrow-of" }, predictions(rows, chosen, (i) => {
+        rather = rows[i].said ? null : rows[i];
+        keep({ rather: rather?.text ?? "", token: at });
+        run();
+      }, "h-else", rows[0].probability || 1)));
+  }
+
+  const exported = () => ({ ...base(), methods: methods.filter((method) => !errors.has(method)) });
+
+  function stop() {
+    running?.cancel();
+  }
+
+  return {
+    ready, stop,
+    question: () => (written ? exported() : null),
+    choose(names) {
+      methods = names;
+      if (written) run();
+    },
+  };
+}
