@@ -8,7 +8,7 @@ EXAMPLES := text image tabular compare_methods choose_a_method
 CAPTUM := image_classification question_answering visual_questions tabular_regression recommendation
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format table bench families examples reproduce clean
+.PHONY: demo test test-all oracles check format table bench families examples reproduce docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
@@ -50,6 +50,10 @@ examples: $(VENV)/.dev  # what each shows: examples/README.md
 reproduce: $(VENV)/.dev $(VENV)/.models  # NAME=… [QUICK=1]; what there is: reproductions/README.md
 	$(BIN)/python -m reproductions $(NAME) $(if $(QUICK),--quick)
 
+docs: $(VENV)/.docs  # the site, in build/docs; warnings are errors
+	$(BIN)/python docs/builder/stage.py build/docs-source
+	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -d build/docs-doctrees build/docs-source build/docs
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
@@ -67,6 +71,11 @@ $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder; what else it
 
 $(VENV)/.cluster: pyproject.toml constraints.txt $(VENV)/.dev  # a local Ray and an S3 server
 	$(PIP) -e ".[cluster]"
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Whence and what builds its site into $(VENV) (once; a few minutes)"
+	$(PIP) -e ".[docs]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
