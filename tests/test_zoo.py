@@ -35,6 +35,7 @@ AIMS = {  # what each was to reach
     "questions": ("test accuracy", 0.85),
     "fashion-cnn": ("test accuracy", 0.90),
     "fashion-vit": ("test accuracy", 0.90),
+    "needle": ("answers found", 0.99),
 }
 MISSED = {"mosaic-vit": ("test accuracy", 0.85)}  # and what does not reach it
 SHOWN = {  # what a page has of each
@@ -44,7 +45,7 @@ SHOWN = {  # what a page has of each
     "image-classification": "data:image/png",
     "function": "<svg role",
 }
-SETS = {
+SETS = {  # what each is measured on; the needle's texts are made
     "sentiment": "sst_trees",
     "questions": "sentence_classification",
     "translation": "mt_toy_deen",
@@ -454,7 +455,8 @@ def test_without_its_packages_the_photos_say_which_to_install(monkeypatch):
 @pytest.mark.shared
 @pytest.mark.parametrize("name", mostly_slow(NAMES, ["questions"]))
 def test_the_shipped_weights_score_what_the_card_says(name, data):
-    data(SETS[name])
+    if name in SETS:
+        data(SETS[name])
     if name.startswith(("fashion", "mosaic")):
         try:
             corpora.fashion("t10k")

@@ -56,7 +56,7 @@ def in_chains(
     A chain that does not fit goes on in the next pass with the point where it was cut; a pass has two rows at least.
     Otherwise as `in_batches` for independent rows. Yields the segments of each pass, and the result.
     """
-    most = _batch_size(subject, cost, _LINKS, _LINK_BYTES)
+    most = rows_per_pass(subject, cost, _LINKS, _LINK_BYTES)
     queue = deque(_cut([(chain, 0, points) for chain, points in enumerate(lengths)], most))
     while queue:
         segments = queue.popleft()
@@ -98,7 +98,7 @@ def values_of(items: Tensor, values: Tensor, filler: float) -> Tensor:
 
 def _packed(subject: Subject, rows: Tensor, items: Tensor, cost: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of as many items as fit, whatever their rows."""
-    for some in items.split(_batch_size(subject, cost)):
+    for some in items.split(rows_per_pass(subject, cost)):
         yield rows[some], some
 
 
@@ -112,7 +112,8 @@ def _in_position(subject: Subject, rows: Tensor) -> Iterator[tuple[Tensor, Tenso
         yield torch.arange(subject.rows, device="cpu"), items
 
 
-def _batch_size(subject: Subject, cost: float, *limits: int) -> int:
+def rows_per_pass(subject: Subject, cost: float, *limits: int) -> int:
+    """How many items go into one pass, `cost` being the memory of one relative to a row."""
     if subject.batch_size is not None:
         most = subject.batch_size
     else:

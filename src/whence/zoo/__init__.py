@@ -44,7 +44,8 @@ def _checked(name: str) -> Path:
 
 def _examples(folder: Path) -> list[Any]:
     given = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
-    return [str(folder / item) if (folder / item).is_file() else item for item in given]
+    files = {path.name for path in folder.iterdir()}
+    return [str(folder / item) if item in files else item for item in given]
 
 
 # ---- how each model is loaded ----
@@ -119,6 +120,7 @@ ZOO: dict[str, Callable[..., Wrapped]] = {
     "questions": partial(_texts, task="text-classification"),
     "translation": partial(_texts, task="text2text-generation"),
     "language": _folder,
+    "needle": _folder,
     "fashion-cnn": _cnn,
     "fashion-vit": _vit,
     "mosaic-vit": _vit,

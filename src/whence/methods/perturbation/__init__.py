@@ -5,4 +5,5 @@ shapley        mean contributions over all orders of the units
 surrogate      linear models of the score: KernelSHAP and LIME
 own_parts      the user's similarity, sampling and linear model in LIME
 coalitions     the score of each row with some of its units in place
+growing        passes of language models that begin where something was removed
 """

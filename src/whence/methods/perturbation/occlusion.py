@@ -101,14 +101,14 @@ def occlusion(
     sliding = _Sliding(pinned, axes, windows, strides, edge == "cut")
     lengths = torch.cat([_lengths(game, name, axes[name]) for name in names], 1)  # (rows, axes)
     groups = game.grouped(lambda *key: _slid(sliding, *key), by=lengths)
-    played = game.play(groups)
+    played = game.play(groups, in_order=True)
     means = [_means(g.coalitions, v[:, :1] - v) for g, v in zip(groups, played.scores, strict=True)]
     return game.answer(played, means, besides=1)
 
 
 def _one_by_one(subject: Subject, units: Any) -> Answer:
     game = players(subject, units)
-    played = game.play(game.grouped(_each))
+    played = game.play(game.grouped(_each), in_order=True)
     return game.answer(played, [scores[:, :1] - scores[:, 1:-1] for scores in played.scores], besides=1)
 
 
