@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -313,3 +315,33 @@ def test_odd_calls_of_compare_trace_save_and_at(tmp_path: Any) -> None:
     close(explain(Shared(), at="b", target=0).values, torch.tensor([[1.0, 0, 0]]).double().expand(3, 3), 1e-12)
     with pytest.raises(whence.InputError, match="ran 0 times"):
         explain(Shared(), at="words")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "It needs frail, which is not installed.\n  pip install 'whence[x]'"),
+        (
+            "import no_such_thing",
+            "which is installed, but cannot be imported: ModuleNotFoundError: No module named 'no_s",
+        ),
+        (
+            "raise RuntimeError('operator nms does not exist')",
+            "cannot be imported: RuntimeError: operator nms does not",
+        ),
+        (
+            "raise ImportError('cannot import name x')",
+            "cannot be imported: ImportError: cannot import name x\n  Install",
+        ),
+    ],
+)
+def test_a_library_that_is_broken_is_not_called_missing(
+    code: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whence.util.libraries import imported
+
+    if code is not None:
+        (tmp_path / "frail.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(whence.ParameterError, match=re.escape(said)):
+        imported("frail", "It needs", "'whence[x]'")

@@ -15,6 +15,7 @@ from whence.adapters.tasks import ADAPTED, TASKS, task_of
 from whence.adapters.tokens import Long
 from whence.adapters.wrapped import Wrapped, wrap
 from whence.errors import FileError, ModelError, ParameterError, did_you_mean
+from whence.util.libraries import imported
 
 
 def load(
@@ -73,13 +74,7 @@ def load(
 
 def transformers() -> Any:
     """The library, or an error that says how to install it."""
-    try:
-        import transformers
-    except ImportError:
-        raise ParameterError(
-            "whence.load needs transformers, which is not installed.\n  pip install 'whence[hf]'"
-        ) from None
-    return transformers
+    return imported("transformers", "whence.load needs", "'whence[hf]'")
 
 
 @contextmanager

@@ -255,10 +255,9 @@ class Attribution:
 
     def to_pandas(self) -> pandas.DataFrame:
         """One line per row and unit, and per target where there are several; padding is left out."""
-        try:
-            import pandas
-        except ImportError:
-            raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
+        from whence.util.libraries import imported
+
+        pandas = imported("pandas", "to_pandas() needs", "pandas")
         if not self.one_input:
             raise InputError("to_pandas() reads one explained input.\n  Explain one with wrt=.")
         from whence.views.maps import maps

@@ -11,6 +11,7 @@ import torch
 from whence.errors import InputError, ParameterError
 from whence.results.attribution import Attribution
 from whence.util.checks import check_choice
+from whence.util.libraries import imported
 from whence.util.terminal import clean
 from whence.views import images, rows_html
 from whence.views.colours import AGAINST, FOR, GREY, share
@@ -57,13 +58,7 @@ _WRAP = 100  # letters in a line of a warning
 
 def pyplot() -> Any:
     """Matplotlib's, where it is installed."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ParameterError(
-            "A picture needs matplotlib, which is not installed.\n  pip install 'whence[plot]'"
-        ) from None
-    return plt
+    return imported("matplotlib.pyplot", "A picture needs", "'whence[plot]'")
 
 
 def _text(a: Attribution, parts: list[Map], ax: Any) -> None:
