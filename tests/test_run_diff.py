@@ -212,3 +212,77 @@ def test_a_report_from_the_command_line(
     told = capsys.readouterr().out
     assert "attnlrp, against positive" in told
     assert math.isfinite(float(re.search(r"share in common\n.*\n.*\n\S+ +\S+ +([\d.]+)", told)[1]))  # type: ignore[index]
+
+
+# ---- what the gate must not pass ----
+
+
+def test_rows_that_were_explained_for_other_classes_count_as_changed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in rows(20)))
+    a, b = (whence.run(Small(), path, methods="gradient", out=tmp_path / str(n), target=n) for n in (0, 1))
+    found = whence.diff(a, b)
+    assert (found.changed, found.change) == (20, {"rows": 0.0, "predictions": 1.0, "explanations": 1.0})
+    assert found.exceeded({"predictions": 0.5}) == ["predictions changed by 100 %, more than 50 %"]
+    assert found.notes == [
+        "20 rows were explained for another class in B: they count as changed predictions, and their explanations are "
+        "not compared."
+    ]
+    assert ", explained: 0 → 1" in found.to_html()
+
+
+class Halting(Small):
+    """A model that fails on the way from 0 to large inputs, and not there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(((x[:, 0].abs() > 0.2) & (x[:, 0].abs() < 0.3)).any()):
+            raise ValueError("not here")
+        return super().forward(x)
+
+
+def test_rows_that_one_run_could_not_explain_count_as_missing(tmp_path: Path) -> None:
+    path, methods = tmp_path / "rows.jsonl", ["gradient", "integrated_gradients"]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in rows(20)))
+    a = whence.run(Small(), path, methods=methods, out=tmp_path / "a")
+    with pytest.warns(whence.WhenceWarning, match="could not be explained"):
+        b = whence.run(Halting(), path, methods=methods, out=tmp_path / "b")
+    both, left = len(b), len(b["integrated_gradients"])
+    assert 0 < left < both < 20
+    found = whence.diff(a, b)
+    assert (found.alone, found.unanswered) == ((20 - both, 0), {"gradient": 0, "integrated_gradients": both - left})
+    assert found.change["rows"] == pytest.approx((20 - left) / 20)
+    assert (
+        f"{both - left} rows have an explanation by integrated_gradients in one of the two runs alone." in found.notes
+    )
+    alone = whence.diff(a, b, methods="integrated_gradients")  # by rows that this method explained
+    assert (alone.rows, alone.alone) == (left, (20 - left, 0))
+
+
+def test_explanations_that_are_all_zero_are_compared(tmp_path: Path) -> None:
+    models = [torch.nn.Linear(6, 2) for _ in range(2)]
+    with torch.no_grad():
+        models[1].weight.zero_()
+        models[1].bias.copy_(models[0].bias)
+    a, b = (numbers(tmp_path, model, rows(10), name) for model, name in zip(models, "ab", strict=True))
+    assert whence.diff(b, b).change["explanations"] == 0
+    found = whence.diff(a, b)
+    same = found.rows - found.changed
+    assert same > 0
+    assert (found.agreement["input_x_gradient"].rows, found.change["explanations"]) == (same, 1.0)
+
+
+@pytest.mark.parametrize("threshold", ["x", None, True, float("nan"), {"rows": "0.1"}, {"rows": -0.1}])
+def test_thresholds_that_are_no_numbers_are_refused(runs: dict[str, Run], threshold: Any) -> None:
+    with pytest.raises(whence.ParameterError, match=r"The threshold of rows is .*\n  Give a number from 0 to 1"):
+        whence.diff(runs["before"], runs["before"]).exceeded(threshold)
+
+
+def test_features_are_called_features(tmp_path: Path) -> None:
+    lines = [dict(zip("abcdef", row["inputs"], strict=True)) for row in rows(20)]
+    run, other = (numbers(tmp_path, model, lines, name) for model, name in ((Small(), "a"), (Other(), "b")))
+    summary, found = run.summary(), whence.diff(run, other)
+    assert (summary.unit, found.unit) == ("feature", "feature")
+    assert {unit.name for unit in summary.units(count=None)} == set("abcdef")
+    for page in (run.report(), found.to_html()):
+        assert "word" not in re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+        assert "features" in page

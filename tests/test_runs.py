@@ -58,10 +58,10 @@ def test_slices_and_filters_are_read_as_streams(data: Path, tmp_path: Path) -> N
     assert len(ones.filter(prediction=2)) == int(((table.label == "1") & (table.prediction == "2")).sum())
     assert len(run.filter(wrong=True)) + len(run.filter(wrong=False)) == 40
     largest = table.gap_integrated_gradients.max()
-    assert len(run.filter(gap_above=largest)) == 0
-    assert len(run.filter(gap_above=largest * 0.999)) == 1
+    assert len(run["integrated_gradients"].filter(gap_above=largest)) == 0
+    assert len(run["integrated_gradients"].filter(gap_above=largest * 0.999)) == 1
     assert run.compare(4)["gradient"].values.shape == (1, 6)
-    with pytest.raises(IndexError, match="Row 40 does not exist"):
+    with pytest.raises(IndexError, match="There are 40 rows, and none at 40"):
         run[40]
     with pytest.raises(whence.ParameterError, match="no column 'values_gradien'. Did you mean 'values_gradient'"):
         run.to_arrow(["values_gradien"])

@@ -129,6 +129,13 @@ REFUSED: list[tuple[Callable[[Path], dict[str, Any]], type[Exception], str]] = [
     (utf_16, whence.InputError, "is text in UTF-16"),
     (spooled(), whence.InputError, "The data set is empty"),
     (spooled({"inputs": [1.0]}, {"inputs": "x"}), whence.InputError, "The rows 0 to 1 cannot be written as a table"),
+    (
+        spooled({"text": "fine"}, {"text": ["x", "\ud800"]}),
+        whence.InputError,
+        "rows 0 to 1|Row 1 holds half of a surrog",
+    ),
+    (spooled("fine", "\ud800"), whence.InputError, "Row 1 holds half of a surrogate pair"),
+    (spooled([1.0], {"a": {"b": ["\udfff"]}}), whence.InputError, "Row 1 holds half of a surrogate pair"),
     (spooled(object()), whence.InputError, "Row 0 holds object"),
     (lambda folder: {"data": 7}, whence.InputError, "data is int"),
     (of_rows(methods=["gradiant"]), whence.MethodError, "no method 'gradiant'. Did you mean 'gradient'"),
@@ -180,6 +187,8 @@ ROWS = {  # a line of the file, and what is said about it
     "features that are none": (line({"a": 1.0, "b": "x"}), "feature 'b' is 'x'"),
     "a huge number": ('{"inputs": [1e400, 1, 1, 1, 1, 1]}', "(?i)finite|inf"),
     "not UTF-8": ("\udcff\udcfe", "not text in UTF-8"),
+    "half of a surrogate pair": ('{"inputs": [1, 1, 1, 1, 1, 1], "id": "\\ud800"}', "half of a surrogate pair"),
+    "a text": ('"a film"', "feature 'text' is 'a film'|features 'text'|no entry 'inputs'"),
     "deep": ("[" * 100_000, "The line is not JSON"),
 }
 
@@ -221,6 +230,23 @@ def test_csv_records_may_be_wrong_one_by_one(tmp_path: Path) -> None:
     assert [(e["row"], e["line"]) for e in run.errors()] == [(6, 8), (7, 9), (8, 10)]
     assert len(run) == 7
     assert run[0].units == [["a", "b", "c", "d", "e", "f"]]
+
+
+def test_tables_with_text_that_is_not_utf_8(tmp_path: Path) -> None:
+    texts = pa.array([b"r0", b"r1", b"\xff\xfe", b"r3"]).cast(pa.binary())
+    ids = pa.StringArray.from_buffers(4, texts.buffers()[1], texts.buffers()[2])
+    inputs = pa.array([row["inputs"] for row in rows(4)])
+    pq.write_table(pa.table({"inputs": inputs, "id": ids}), tmp_path / "rows.parquet")
+    with pytest.warns(whence.WhenceWarning, match="1 rows could not be explained"):
+        run = run_of(tmp_path / "rows.parquet", tmp_path / "run")
+    assert [(e["row"], e["error"]) for e in run.errors()] == [(2, "The row holds text that is not in UTF-8.")]
+    assert run.to_arrow("id")["id"].to_pylist() == ["r0", "r1", "r3"]
+
+
+def test_labels_that_are_not_finite_are_kept_as_they_are(tmp_path: Path) -> None:
+    lines = [{**row, "label": label} for row, label in zip(rows(3), (float("nan"), float("inf"), "nan"), strict=True)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(line, lines)))
+    assert run_of(tmp_path / "rows.jsonl", tmp_path / "run").to_pandas().label.tolist() == ["nan", "inf", "nan"]
 
 
 def test_labels_as_targets_where_one_is_missing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import whence
 from tests.support.runs import MODEL, rows, small
+from whence.cli import main
 
 X = torch.tensor([row["inputs"] for row in rows(24)])
 GIVEN: dict[str, Any] = {
@@ -60,3 +62,27 @@ def test_what_workers_cannot_be_given_is_refused() -> None:
         whence.evaluate(MODEL, iter(X), executor="process", **GIVEN)
     with pytest.raises(whence.ParameterError, match="plain values and tensors, but .* holds function"):
         whence.evaluate(MODEL, X, executor="process", **{**GIVEN, "methods": {"mine": lambda *a: a}})
+
+
+@pytest.mark.slow
+def test_workers_read_long_texts_as_they_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a warm film"}\n{"text": "' + "dull " * 600 + '"}\n')
+    options = ["--model", "zoo:sentiment", "--file", str(tmp_path / "rows.jsonl"), "--methods", "gradient", "--json"]
+    options += ["--metrics", "sparseness", "--long", "truncate", "--task", "text-classification"]
+    torch.set_num_threads(1)
+    found = []
+    for how in ([], ["--executor", "process", "--workers", "1"]):
+        assert main(["evaluate", *options, *how]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    here, there = ({key: told[key] for key in told if key not in ("settings", "cost")} for told in found)  # no times
+    assert here == there
+    assert main(["evaluate", *options[:-4], "--executor", "process", "--task", "question-answering"]) == 2
+    assert "but task='question-answering' was given" in capsys.readouterr().err
+
+
+def test_how_a_model_is_loaded_is_asked_of_names_alone() -> None:
+    with pytest.raises(whence.ParameterError, match="task= and long= are for a model by its name.\n.*whence.load"):
+        whence.evaluate(small(), X, long="truncate", **GIVEN)
+    with pytest.raises(whence.ParameterError, match="long='cut' is not allowed"):
+        whence.recommend(MODEL, X, long="cut")

@@ -103,3 +103,41 @@ def test_an_evaluation_by_actors(cluster: object) -> None:
     ]
     a, b = ({key: {n: r.value for n, r in sorted(own.items())} for key, own in f.results.items()} for f in found)
     assert a == b
+
+
+DYING = """
+import sys, threading, time
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+import whence
+
+data, out = map(Path, sys.argv[1:])
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+machine = cluster.add_node(num_cpus=2)
+ray.init(address=cluster.address, log_to_driver=False)
+
+def end():
+    while not list((out / "out").glob("part-*")):
+        time.sleep(0.05)
+    cluster.remove_node(machine, allow_graceful=False)
+
+threading.Thread(target=end, daemon=True).start()
+try:
+    whence.run("tests.support.runs:slow", data, methods=["gradient"], out=out, shard_rows=4, executor="ray", workers=2)
+except whence.WhenceError as error:
+    print("said:", error)
+"""
+
+
+def test_a_cluster_whose_machines_are_gone_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    data = written(tmp_path / "rows.jsonl", 4000)
+    package = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": package, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, str(data), str(tmp_path / "run")], env=environment, cwd=ROOT, text=True,
+        capture_output=True, timeout=400,
+    )  # fmt: skip
+    assert "said: The Ray cluster has no machine left.\n  What was finished before is kept" in done.stdout, done.stderr
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".tmp")]

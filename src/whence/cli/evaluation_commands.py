@@ -37,6 +37,7 @@ def add_commands(command: Command) -> None:
     table.add_argument("--methods", required=True, metavar="A,B,…", help=f"{NAMES}; see `whence methods`")
     table.add_argument("--metrics", required=True, metavar="A,B,…", help=f"{NAMES}; see `whence metrics`")
     table.add_argument("--resume", metavar="FILE", help="store results in this file, and continue from it")
+    table.set_defaults(goes_on="resume")
     choice = command("recommend", recommend_command, "which method to trust on a data set, with the evidence")
     choice.add_argument("--methods", metavar="A,B,…", help=f"{NAMES} (default: all)")
     choice.add_argument("--metrics", metavar="A,B,…", default="comprehensiveness,sufficiency", help="%(default)s")
@@ -66,7 +67,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     model = model_of(options)
     board = evaluate(
         _named(options, model), _data(options, model), methods=wanted, metrics=columns, resume=options.resume,
-        executor=options.executor, workers=options.workers, **_options(options),
+        **_elsewhere(options), **_options(options),
     )  # fmt: skip
     _report(board, options)
     return 0
@@ -81,7 +82,7 @@ def recommend_command(options: argparse.Namespace) -> int:
     model = model_of(options)
     found = recommend(
         _named(options, model), _data(options, model), methods=wanted, metrics=columns, rows=options.rows,
-        seconds=options.seconds, executor=options.executor, workers=options.workers, **_options(options),
+        seconds=options.seconds, **_elsewhere(options), **_options(options),
     )  # fmt: skip
     _report(found, options)
     return 0
@@ -123,11 +124,14 @@ def _options(options: argparse.Namespace) -> dict[str, Any]:
 
 def _named(options: argparse.Namespace, model: Any) -> Any:
     """The model, or its name where workers load it themselves."""
+    return model if options.executor == "inline" else options.model
+
+
+def _elsewhere(options: argparse.Namespace) -> dict[str, Any]:
+    """Who does the work, and what workers are told of the model."""
     if options.executor == "inline":
-        return model
-    if options.task is not None or options.long != "error":
-        raise ParameterError("Workers load a model by its name alone.\n  Leave --task and --long, or --executor, out.")
-    return options.model
+        return {"workers": options.workers}
+    return {"executor": options.executor, "workers": options.workers, "task": options.task, "long": options.long}
 
 
 def _columns(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

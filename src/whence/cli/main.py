@@ -7,7 +7,9 @@ import codecs
 import errno
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,7 @@ from whence.util.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for an error of the user's, 1 for one of ours, 130 if interrupted."""
+    """Run a command; the exit code is 0, 2 for an error of the user's, 1 for one of ours, 130 or 143 if interrupted."""
     _open_streams()
     given = sys.argv[1:] if arguments is None else arguments
     options = argparse.Namespace()
@@ -29,16 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             build_parser().print_help()
             return 0
         options = build_parser().parse_args(given)
-        with _warnings():
+        with _warnings(), _terminable():
             code: int = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `whence methods | head`
         _close_output()
         return 0
-    except KeyboardInterrupt:
-        say("whence: interrupted", sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        ended = isinstance(error, _Terminated)
+        say(f"whence: {'terminated' if ended else 'interrupted'}{_resumed(options)}", sys.stderr)
+        return 128 + (signal.SIGTERM if ended else signal.SIGINT)
     except (WhenceError, OSError) as error:
         _traceback(options)
         say(f"whence: {_message(error)}", sys.stderr)
@@ -47,6 +50,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _traceback(options)
         say(f"whence: {type(error).__name__}: {error}\n  This should not happen: --debug shows where.", sys.stderr)
         return 1
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM, as batch systems and containers do."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what it began is tidied up, and it says how to go on."""
+
+    def end(number: int, frame: Any) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _resumed(options: argparse.Namespace) -> str:
+    """How to go on, for commands that can."""
+    place = getattr(options, "goes_on", None)
+    place = None if place is None else getattr(options, place)
+    return "" if place is None else f"; what is done is in {place}, and the same command goes on from there"
 
 
 def _open_streams() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whence.cli.arguments import NAMES, Command, add_data, add_flags, by_method, listed, value
 from whence.cli.table import methods, metrics
 from whence.errors import ParameterError
 from whence.util.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from whence.runs.opened import Run
 
 INCOMPLETE = 3  # the exit code where shards were set aside
 
@@ -29,6 +32,7 @@ def add_commands(command: Command) -> None:
     run.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the values (%(default)s)")
     run.add_argument("--retry-errors", action="store_true", help="try rows again that had an error")
     run.add_argument("--json", action="store_true", help="print JSON instead of a sentence")
+    run.set_defaults(goes_on="out")
     add_data(run)
     add_flags(run, methods())
 
@@ -51,20 +55,31 @@ def run_command(options: argparse.Namespace) -> int:
         long=options.long, batch_size=options.batch_size, dtype=options.dtype, retry_errors=options.retry_errors,
         **{name: item for name, item in given.items() if item is not None},
     )  # fmt: skip
+    return told(found, options.json)
+
+
+def told(found: Run, as_json: bool) -> int:
+    """Say what became of a run; its exit code."""
+    from whence.runs.run import ASIDE
+
     errors = list(found.errors())
-    failed = len({error["row"] for error in errors if "row" in error})
-    told = {
+    failed = len({error["row"] for error in errors if error["kind"] != ASIDE})  # those set aside are in missing shards
+    numbers = {
         "out": found.storage.address, "rows": found.manifest["rows"], "explained": len(found), "failed": failed,
         "shards": found.manifest["shards"], "missing": [shard.shard for shard in found.missing],
     }  # fmt: skip
-    if options.json:
-        say_json(json.dumps(told, ensure_ascii=False))
+    if as_json:
+        say_json(json.dumps(numbers, ensure_ascii=False))
     else:
-        say(_sentence(told))
+        say(_sentence(numbers))
     if errors:
-        say(f"whence: the first error, in row {errors[0].get('row')}: {errors[0].get('error')}", sys.stderr)
-    nothing = told["rows"] and not told["explained"]
+        say(f"whence: the first error, in {_place(errors[0])}: {errors[0]['error']}", sys.stderr)
+    nothing = numbers["rows"] and not numbers["explained"]
     return INCOMPLETE if nothing or not found.complete else 0
+
+
+def _place(error: dict[str, Any]) -> str:
+    return f"row {error['row']}" if "last" not in error else f"rows {error['row']} to {error['last']}"
 
 
 def _sentence(told: dict[str, Any]) -> str:

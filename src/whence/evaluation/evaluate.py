@@ -49,6 +49,8 @@ def evaluate(
     wrt: Any = None,
     executor: str = "inline",
     workers: int | None = None,
+    task: str | None = None,
+    long: str = "error",
     **options: Any,
 ) -> Scoreboard:
     """Measure methods by metrics on the rows of a data set: a table with intervals and the random control.
@@ -57,17 +59,18 @@ def evaluate(
     "rationale". `chunk` rows are explained and perturbed together; `batch_size` is the most rows, copies included, that
     the model sees at once. Further options go to `explain`. `resume` names a file where an interrupted run goes on. A
     generator, or a DataLoader, is read chunk by chunk: of its rows, scores are kept and nothing else. With
-    `executor="process"` or "ray" the chunks go to `workers`, and the model is a name that each can load (`whence.run`).
+    `executor="process"` or "ray" the chunks go to `workers`, and the model is a name that each can load (`whence.run`);
+    `task` and `long` are those of `whence.load`, for a model that is given by its name.
     """
     given = {
         "methods": methods, "metrics": metrics, "labels": labels, "masks": masks, "rationales": rationales,
         "target": target, "operator": operator, "seed": seed, "controls": controls, "batch_size": batch_size,
         "chunk": chunk, "wrt": wrt, "options": options,
     }  # fmt: skip
-    if isinstance(model, str) or executor != "inline":
+    if isinstance(model, str) or executor != "inline" or task is not None or long != "error":
         from whence.runs.evaluation import elsewhere
 
-        model, answers = elsewhere(model, data, given, executor, workers)
+        model, answers = elsewhere(model, data, given, executor, workers, task=task, long=long)
     else:
         answers = None
     prepared = prepare(model, data, given, fingerprint=resume is not None)

@@ -112,21 +112,23 @@ class Recommendation:
 def recommend(
     model: Any, data: Any, *, methods: Any = None, metrics: Any = ("comprehensiveness", "sufficiency"), rows: int = 64,
     seconds: float = 120.0, seed: int = 0, progress: bool | None = None, wrt: Any = None, labels: Any = None,
-    masks: Any = None, rationales: Any = None, executor: str = "inline", workers: int | None = None, **options: Any,
+    masks: Any = None, rationales: Any = None, executor: str = "inline", workers: int | None = None,
+    task: str | None = None, long: str = "error", **options: Any,
 ) -> Recommendation:  # fmt: skip
     """Measure the methods on some rows within a budget of seconds, and rank them by faithfulness, then cost.
 
     In at most 5 % of data sets is a method called better than random that is not; and in at most 5 % is one called
     worse than the best that is as good. This supposes scores of similar shape for methods that are equally good
     (docs/evaluation.md has what was simulated). Rows with equal inputs count once. The budget covers everything:
-    methods that do not fit are left out, and named. `executor` and `workers` are those of `evaluate`.
+    methods that do not fit are left out, and named. `executor`, `workers`, `task` and `long` are those of
+    `evaluate`.
     """
     clock, name = Clock(seconds), model
     _check(rows, seconds, seed)
-    if isinstance(model, str) or executor != "inline":
+    if isinstance(model, str) or executor != "inline" or task is not None or long != "error":
         from whence.runs.models import live
 
-        model = live(model, executor)
+        model = live(model, executor, task, long)
     whole = listed(model, data, {"label": labels, "mask": masks, "rationale": rationales})
     examples = _drawn(model, whole, rows, seed, wrt)
     own = {k: v for k, v in options.items() if k not in _OF_EVALUATE}
@@ -136,10 +138,12 @@ def recommend(
     measured = partial(evaluate, model, metrics=metrics, seed=seed, wrt=wrt, **options)
     given = [_named(whole[example.place]) for example in examples]
     chosen, count = _affordable(lines, cost, given, measured, clock, left_out)
+    elsewhere: dict[str, Any] = (
+        {} if executor == "inline" else {"executor": executor, "workers": workers, "task": task, "long": long}
+    )
     board = evaluate(
-        model if executor == "inline" else name, given[:count], metrics=metrics, seed=seed, wrt=wrt, progress=progress,
-        methods={line.name: _given(line) for line in chosen} | _controls(seed), executor=executor, workers=workers,
-        **options,
+        name if elsewhere else model, given[:count], metrics=metrics, seed=seed, wrt=wrt, progress=progress,
+        methods={line.name: _given(line) for line in chosen} | _controls(seed), **elsewhere, **options,
     )  # fmt: skip
     return Recommendation(_ranking(board, left_out), board, left_out)
 

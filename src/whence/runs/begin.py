@@ -20,7 +20,7 @@ def worker_of(begin: Mapping[str, Any]) -> Callable[[Shard], dict[str, Any]]:
     if "call" in begin:
         from whence.runs.evaluation import Chunks
 
-        return Chunks(_model(begin["model"], None, "error", begin), begin["call"])
+        return Chunks(_model(begin["model"], begin["task"], begin["long"], begin), begin["call"])
     job = unpacked(begin["job"])
     model = _model(job.model, job.task, job.long, begin)
     return Worker(job, model, Storage(begin["out"]), begin["fingerprint"], bool(begin.get("retry_errors")),

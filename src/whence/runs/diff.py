@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Real
 from os import PathLike
 from typing import Any
 
@@ -35,10 +36,11 @@ class Diff:
 
     names: tuple[str, str]  # the runs' addresses
     pairs: dict[str, tuple[str, str]]  # A's and B's method, by what the pair is called
-    unit: str
+    unit: str  # "word", "token", "feature" or "pixel"
     rows: int
     alone: tuple[int, int]  # rows that only A, and only B, has an explanation of
-    changed: int  # rows whose prediction is another
+    unanswered: dict[str, int]  # of the rows that both have, those which only one of the pair's methods could explain
+    changed: int  # rows whose prediction is another, or that were explained for another class
     flows: dict[tuple[str, str], int]  # rows by both predictions
     agreement: dict[str, Mean]  # the share that A's and B's explanations of a row place alike, by pair
     chance: dict[str, Mean]  # the same of A's and its own numbers, dealt anew
@@ -79,7 +81,8 @@ class Diff:
         Where no row could be compared, all has changed; of several methods the one counts that changed most.
         """
         means = [1 - m.mean if m.rows else 1.0 for m in self.agreement.values()]
-        missing = sum(self.alone) / (self.rows + sum(self.alone))
+        alone = sum(self.alone)
+        missing = (alone + max(self.unanswered.values())) / (self.rows + alone)
         return {"rows": missing, "predictions": self.changed_share, "explanations": max(means)}
 
     def exceeded(self, threshold: float | Mapping[str, float]) -> list[str]:
@@ -98,7 +101,7 @@ class Diff:
         }
         return {
             "a": self.names[0], "b": self.names[1], "rows": self.rows, "alone": self.alone,
-            "changed": self.changed, "change": self.change,
+            "unanswered": self.unanswered, "changed": self.changed, "change": self.change,
             "changed_interval": self.changed_interval, "agreement": {p: vars(m) for p, m in self.agreement.items()},
             "chance": {p: m.mean for p, m in self.chance.items()}, "units": told,
             "predictions": [{"row": n.row, "value": n.value} for n in self.predictions],
@@ -119,11 +122,11 @@ class Diff:
 
 def limits_of(threshold: float | Mapping[str, float]) -> dict[str, float]:
     """The most that may change, by what changes."""
-    limits = dict(threshold) if isinstance(threshold, Mapping) else dict.fromkeys(CHANGES, float(threshold))
+    limits = dict(threshold) if isinstance(threshold, Mapping) else dict.fromkeys(CHANGES, threshold)
     for name, limit in limits.items():
         check_choice("threshold", name, CHANGES)
-        if not 0 <= limit <= 1:
-            raise ParameterError(f"The threshold of {name} is {limit}.\n  Give a number from 0 to 1.")
+        if not isinstance(limit, Real) or isinstance(limit, bool) or not 0 <= limit <= 1:
+            raise ParameterError(f"The threshold of {name} is {limit!r}.\n  Give a number from 0 to 1.")
     return limits
 
 
@@ -144,6 +147,8 @@ def diff(
     check_count("rows", rows)
     a, b = (run if isinstance(run, Run) else _opened(run) for run in (run_a, run_b))
     pairs = _pairs(a, b, methods)
+    (first, second), *_ = pairs.values()
+    a, b = a[first], b[second]
     stream = _Stream(pairs, bound, rows)
     found, counts = _in_step(a, b, unit), [0, 0]
     both = _both(found, counts, a.manifest["of"]["data"] == b.manifest["of"]["data"])
@@ -151,7 +156,7 @@ def diff(
         stream.add(some)
     if not stream.rows:
         raise InputError("The two runs have no row in common.\n  Give two runs over the same data.")
-    return stream.diff((a.storage.address, b.storage.address), unit, counts)
+    return stream.diff((a.storage.address, b.storage.address), stream.kind or unit, counts)
 
 
 def _opened(folder: str | PathLike[str]) -> Run:
@@ -217,6 +222,8 @@ class _Stream:
     def __init__(self, pairs: dict[str, tuple[str, str]], bound: int, rows: int) -> None:
         self.pairs = pairs
         self.rows = self.changed = self.others = 0
+        self.unanswered = dict.fromkeys(pairs, 0)
+        self.kind: str | None = None  # of units that are neither words nor tokens
         self.flows = Counts()
         self.signed: list[bool] | None = None
         self.vocabulary = Vocabulary(len(pairs), bound)
@@ -227,6 +234,7 @@ class _Stream:
         if self.signed is None:
             left, right = zip(*some, strict=True)
             self.signed = [_below(left, a) and _below(right, b) for a, b in self.pairs.values()]
+            self.kind = "pixel" if left[0].grid is not None else "feature" if left[0].spans is None else None
         self.rows += len(some)
         about = [_told(pair) for pair in some]
         self._add_predictions(about)
@@ -240,7 +248,7 @@ class _Stream:
                 self.others += 1
                 continue
             units, before, after = _aligned(x, y, self.pairs.values())
-            table[:, place], chance[:, place] = self._compared(before, after)
+            table[:, place], chance[:, place] = self._compared((x, y), before, after)
             names += units
             owner += [place] * len(units)
             values.append(after - before)
@@ -252,15 +260,15 @@ class _Stream:
         if names and some[0][0].grid is None:
             self.vocabulary.add([""] * len(some), np.array(owner), names, np.concatenate(values, 1))
 
-    def _compared(self, before: Array, after: Array) -> tuple[list[float], list[float]]:
-        """The share in common and what is by chance, of each pair of methods in one row."""
-        owner, plain = np.zeros(before.shape[1], dtype=np.int64), np.ones(before.shape[1], dtype=bool)
+    def _compared(self, row: Pair, before: Array, after: Array) -> tuple[list[float], list[float]]:
+        """The share in common and what is by chance, of each pair of methods in one row; NaN where there is nothing."""
         found, random = [], []
-        for a, b, signed in zip(before, after, self.signed or (), strict=True):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                a, b = a / np.abs(a).sum(), b / np.abs(b).sum()
-            found.append(float(common(a, b, owner, 1, plain, signed)[0]))
-            random.append(float(by_chance(a, owner, 1, plain, signed)[0]))
+        for (pair, names), a, b, signed in zip(self.pairs.items(), before, after, self.signed or (), strict=True):
+            answers = [name in one.values for one, name in zip(row, names, strict=True)]
+            self.unanswered[pair] += any(answers) and not all(answers)
+            share, chance = _shared(a, b, signed) if all(answers) else (math.nan, math.nan)
+            found.append(share)
+            random.append(chance)
         return found, random
 
     def _add_predictions(self, about: list[dict[str, Any]]) -> None:
@@ -268,7 +276,7 @@ class _Stream:
         for row in about:
             by = "score" if row["probability"] is None else "probability"  # a model without classes has scores alone
             p, q = (math.nan if one[by] is None else one[by] for one in (row, row["after"]))
-            other = row["prediction"] != row["after"]["prediction"]
+            other = any(row[name] != row["after"][name] for name in ("prediction", "target"))
             self.changed += other
             self.flows.add([(str(row["prediction"]), str(row["after"]["prediction"]))])
             # A's class had p and has at most 1 − q now; rows with another prediction come before all others
@@ -286,7 +294,7 @@ class _Stream:
             kept |= {int(about["row"]): pair for _, pair, about in own}
             found.append([Note(int(about["row"]), value, about) for value, _, about in own])
         return Diff(
-            names, self.pairs, unit, self.rows, (alone[0], alone[1]), self.changed, self.flows.found,
+            names, self.pairs, unit, self.rows, (alone[0], alone[1]), self.unanswered, self.changed, self.flows.found,
             {pair: self.agreement.at(i) for i, pair in enumerate(self.pairs)},
             {pair: self.chance.at(i) for i, pair in enumerate(self.pairs)},
             dict(zip(self.pairs, self.signed or (), strict=True)), found[0], found[1], kept,
@@ -297,14 +305,28 @@ class _Stream:
         notes = [f"{count:,} rows are only in run {name}." for name, count in zip("AB", alone, strict=True) if count]
         if self.others:
             notes.append(
-                f"{self.others:,} rows were explained for another class in B: their explanations are not compared."
+                f"{self.others:,} rows were explained for another class in B: they count as changed predictions, and "
+                "their explanations are not compared."
             )
+        for pair, count in self.unanswered.items():
+            if count:
+                notes.append(f"{count:,} rows have an explanation by {pair} in one of the two runs alone.")
         if self.vocabulary.left_out:
             notes.append(
                 f"The first {self.vocabulary.bound:,} units were kept, and are exact; {self.vocabulary.left_out:,} "
                 "places of units that came later are in no table. Give a larger bound=."
             )
         return notes
+
+
+def _shared(a: Array, b: Array, signed: bool) -> tuple[float, float]:
+    """What two explanations of a row place alike, and what is by chance; those that do not fit share nothing."""
+    owner, plain = np.zeros(len(a), dtype=np.int64), np.ones(len(a), dtype=bool)
+    totals = float(np.abs(a).sum()), float(np.abs(b).sum())
+    if not len(a) or not all(map(math.isfinite, totals)) or 0.0 in totals:
+        return (1.0 if len(a) and totals == (0.0, 0.0) else 0.0), math.nan
+    a, b = a / totals[0], b / totals[1]
+    return float(common(a, b, owner, 1, plain, signed)[0]), float(by_chance(a, owner, 1, plain, signed)[0])
 
 
 def _below(some: Sequence[RunRow], method: str) -> bool:

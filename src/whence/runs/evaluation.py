@@ -22,13 +22,16 @@ _OF_ROWS = ("label", "mask", "rationale")
 
 
 def elsewhere(
-    model: Any, data: Any, given: Mapping[str, Any], executor: str, workers: int | None
+    model: Any, data: Any, given: Mapping[str, Any], executor: str, workers: int | None, **named: Any
 ) -> tuple[Any, Answers | None]:
-    """The model of a name, loaded here too; and who answers for chunks of rows, None where that is done here."""
+    """The model of a name, loaded here too; and who answers for chunks of rows, None where that is done here.
+
+    `named` are the task and how long texts are read, for a model that is loaded by its name.
+    """
     check_choice("executor", executor, ("inline", "process", "ray"))
     if workers is not None:
         check_count("workers", workers)
-    name, here = name_of(model), live(model, executor)
+    name, here = name_of(model), live(model, executor, **named)
     if executor == "inline":
         return here, None
     if is_stream(data):
@@ -37,7 +40,7 @@ def elsewhere(
         )
     rows = listed(here, data, {word: given[f"{word}s"] for word in _OF_ROWS})
     call = {**given, "rows": [_plain(row) for row in rows], **{f"{word}s": None for word in _OF_ROWS}}
-    begin = {"model": name, "identity": identity(here, name), "call": _sent(call)}
+    begin = {"model": name, **named, "identity": identity(here, name), "call": _sent(call)}
 
     def answers(chunks: list[int], sizes: list[int]) -> Iterable[tuple[int, dict[str, Any]]]:
         return _answered(chunks, sizes, begin, executor, workers)

@@ -58,14 +58,19 @@ def dispatched(crew: Crew, shards: Iterable[Shard], workers: int) -> Iterator[Ou
     def following() -> Shard | None:
         return again.popleft() if again else next(source, None)
 
+    def peeked() -> bool:
+        """Whether there is a shard for a worker that is still loading; if not, nobody waits for it."""
+        shard = following()
+        if shard is not None:
+            again.appendleft(shard)
+        return shard is not None
+
     try:
-        first = following()
-        if first is None:
+        if not peeked():
             return
-        again.append(first)
         for _ in range(workers):
             busy[crew.start()] = None
-        while busy:
+        while busy and (any(busy.values()) or peeked()):
             who, said = crew.next()
             had = busy.pop(who)
             if said is None:
@@ -78,9 +83,7 @@ def dispatched(crew: Crew, shards: Iterable[Shard], workers: int) -> Iterator[Ou
                     again.append(had)
                 elif had is not None:
                     yield {**had.plain(), "aside": f"it killed its worker {DEATHS} times ({reason})"}
-                replacement = following()
-                if replacement is not None:
-                    again.appendleft(replacement)
+                if peeked():
                     busy[crew.start()] = None
                 continue
             if "fatal" in said:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from whence.errors import ModelError, ParameterError, WhenceError
+from whence.util.checks import check_choice
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _UNREAD = (".md", ".png", ".gitattributes", ".lock")  # files of a model's folder that do not make the model
@@ -108,10 +109,15 @@ def check_name(model: Any, executor: str) -> None:
         )
 
 
-def live(model: Any, executor: str) -> Any:
+def live(model: Any, executor: str, task: str | None = None, long: str = "error") -> Any:
     """A model by its name, loaded here; it must have one where workers load it too."""
     check_name(model, executor)
-    return loaded(name_of(model), None, "error") if is_named(model) else model
+    check_choice("long", long, ("error", "truncate", "window"))
+    if is_named(model):
+        return loaded(name_of(model), task, long)
+    if task is not None or long != "error":
+        raise ParameterError("task= and long= are for a model by its name.\n  Give them to whence.load.")
+    return model
 
 
 def limit_threads(threads: int) -> None:

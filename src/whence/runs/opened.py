@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import FileError, InputError, MethodError, ParameterError, did_you_mean
@@ -15,6 +17,8 @@ from whence.runs import manifest as manifests
 from whence.runs import parts, plan
 from whence.runs.plan import Shard
 from whence.runs.storage import Storage, library, storage_of
+from whence.util.checks import not_allowed
+from whence.util.libraries import imported
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +42,8 @@ class Where:
 class Run:
     """The explained rows of a run, by one of its methods; nothing is read before it is asked for.
 
-    `run["method"]` is the same run by another method; `run[3]`, `run[10:20]` and iteration go by row.
+    `run["method"]` is the same run by another method. `run[3]`, `run[10:20]` and iteration count the explained rows;
+    `run.row(3)` and `run.compare(3)` take a row's number in the data, which reports and summaries name.
     """
 
     storage: Storage
@@ -74,10 +79,18 @@ class Run:
     # ---- rows ----
 
     @cached_property
+    def _footers(self) -> list[dict[str, Any]]:
+        return [parts.footer(self.storage, shard, self.manifest["fingerprint"]) for shard in self.shards]
+
+    @cached_property
     def _counts(self) -> list[int]:
         """The number of explained rows of each part."""
-        found = [parts.footer(self.storage, shard, self.manifest["fingerprint"]) for shard in self.shards]
-        return [int(told["explained"][self.method]) for told in found]
+        return [int(told["explained"][self.method]) for told in self._footers]
+
+    @cached_property
+    def classes(self) -> dict[str, int]:
+        """The model's classes among predictions, labels and targets, by name; a label that is not here is no class."""
+        return {name: number for told in self._footers for name, number in told.get("classes", {}).items()}
 
     @cached_property
     def _length(self) -> int:
@@ -100,20 +113,31 @@ class Run:
             span = range(len(self))[key]
             if span.step < 1:
                 raise InputError("A run is read forwards.\n  Give a slice with a positive step.")
-            return replace(self, chosen=(*self.chosen, span))
+            return replace(self, chosen=(*self.chosen, self._explained(), span))  # the same rows by any other method
         from whence.runs.attributions import attributions
 
         shard, batch = self._row(operator.index(key))
         return next(iter(attributions(self, shard, batch, self.method)))
 
+    def row(self, number: int) -> Attribution:
+        """A row by its number in the data, as reports, summaries and the column `row` name it."""
+        return self._told(number, [self.method])[self.method]
+
     def compare(self, row: int) -> Comparison:
-        """One row by every method that could explain it."""
+        """The row of a number, as for `row`, by every method that could explain it."""
         from whence.results.comparison import Comparison
+
+        return Comparison(self._told(row, self.methods))
+
+    def _told(self, number: int, methods: Sequence[str]) -> dict[str, Attribution]:
+        """What methods say of one row; those that could not explain it are left out, if there is another."""
         from whence.runs.attributions import attributions
 
-        shard, batch = self._row(row)
-        found = {name: next(iter(attributions(self, shard, batch, name)), None) for name in self.methods}
-        return Comparison({name: a for name, a in found.items() if a is not None})
+        shard, batch = self._numbered(operator.index(number))
+        found = {name: a for name in methods for a in attributions(self, shard, batch, name)}
+        if not found:
+            raise InputError(f"Row {number} could not be explained: {batch.column('error')[0].as_py()}")
+        return found
 
     def _by(self, method: str) -> Run:
         if method not in self.methods:
@@ -122,7 +146,10 @@ class Run:
 
     def _row(self, number: int) -> tuple[Shard, Any]:
         if not -len(self) <= number < len(self):
-            raise IndexError(f"Row {number} does not exist: there are {len(self)} rows.")
+            raise IndexError(
+                f"There are {len(self)} rows, and none at {number}.\n"
+                f"  run.row({number}) is by the number that a row has in the data."
+            )
         left = number % len(self)
         skipped = 0
         if not self.chosen:  # the part that has it is known
@@ -134,44 +161,100 @@ class Run:
             left -= batch.num_rows
         raise FileError(f"{self.storage.address} has changed since it was opened.\n  Open it again.")
 
+    def _numbered(self, number: int) -> tuple[Shard, Any]:
+        """The row of a number as a batch of one, also where it could not be explained."""
+        shard = next((s for s in (*self.shards, *self.missing) if s.row <= number < s.row + s.rows), None)
+        if shard is None:
+            raise InputError(f"There is no row {number}.\n  The data has the rows 0 to {self.manifest['rows'] - 1}.")
+        if shard in self.missing:
+            raise InputError(
+                f"Row {number} is in shard {shard.shard}, which is not done.\n  Run again with the same call."
+            )
+        if not self.chosen:
+            place = number - shard.row
+            for batch in self._read(shard, None):
+                if place < batch.num_rows:
+                    return shard, batch.slice(place, 1)
+                place -= batch.num_rows
+        pc = library("pyarrow.compute")
+        for own, batch in self._selected(None):
+            if own == shard and (found := batch.filter(pc.equal(batch.column("row"), number))).num_rows:
+                return shard, found
+        raise InputError(f"Row {number} is not among the selected rows.\n  Ask the whole run for it.")
+
     # ---- selections ----
 
     def filter(
         self, *, prediction: Any = None, label: Any = None, gap_above: float | None = None, wrong: bool | None = None
     ) -> Run:
-        """The rows with a prediction, with a label, with a completeness gap, or whose prediction is (not) the label."""
-        pc = library("pyarrow.compute")
+        """The rows with a prediction or a label, given by the name or the number of a class; those with a completeness
+        gap of the run's method; those whose prediction is (not) the label, if the label is a class of the model.
+        """
         run = self
-        if prediction is not None:
-            run = run._where(("prediction",), lambda batch: pc.equal(batch.column("prediction"), str(prediction)))
-        if label is not None:
-            run = run._where(("label",), lambda batch: pc.equal(batch.column("label"), str(label)))
+        for column, wanted in (("prediction", prediction), ("label", label)):
+            if wanted is not None:
+                run = run._where((column,), _equals(column, self._class(wanted)))
         if gap_above is not None:
-            names = tuple(f"gap_{method}" for method in self.methods)
-            run = run._where(names, lambda batch: _any(pc.greater(batch.column(n), gap_above) for n in names))
+            run = run._where((f"gap_{self.method}",), self._has_gap(gap_above))
         if wrong is not None:
-
-            def differs(batch: Any) -> Any:
-                return pc.not_equal(batch.column("prediction"), batch.column("label"))
-
-            run = run._where(("prediction", "label"), differs if wrong else lambda batch: pc.invert(differs(batch)))
+            if not isinstance(wrong, bool):
+                raise not_allowed("wrong", wrong, "True or False")
+            run = run._where(("prediction", "label", "probability"), self._is_wrong if wrong else self._is_right)
         return run
+
+    def _has_gap(self, above: float) -> Callable[[Any], Any]:
+        if not isinstance(above, Real) or isinstance(above, bool) or not math.isfinite(above):
+            raise not_allowed("gap_above", above, "a number")
+        if self.method not in self._gaps and self.shards:
+            others = " or ".join(f"run[{name!r}]" for name in self.methods if name in self._gaps)
+            way = f"  Ask {others} for its rows." if others else "  No method of the run does."
+            raise InputError(f"{self.method} promises no sum, so that it has no gaps.\n{way}")
+        pc, gap = library("pyarrow.compute"), f"gap_{self.method}"
+        return lambda batch: pc.greater(batch.column(gap), float(above))
+
+    @cached_property
+    def _gaps(self) -> set[str]:
+        """The methods that have gaps."""
+        return {method for told in self._footers for method in told.get("gaps", ())}
+
+    def _class(self, wanted: Any) -> str:
+        """The name of a class that is given by its name or its number."""
+        from whence.runs.rows import class_of
+
+        if isinstance(wanted, str) and wanted in self.classes:
+            return wanted
+        number = class_of(wanted)
+        return next((name for name, own in self.classes.items() if own == number), str(wanted))
+
+    def _is_wrong(self, batch: Any) -> Any:
+        pc = library("pyarrow.compute")
+        return pc.if_else(
+            self._can_be_wrong(batch), pc.not_equal(batch.column("prediction"), batch.column("label")), None
+        )
+
+    def _is_right(self, batch: Any) -> Any:
+        return library("pyarrow.compute").invert(self._is_wrong(batch))
+
+    def _can_be_wrong(self, batch: Any) -> Any:
+        """Whether the label is a class, and the prediction was chosen among classes."""
+        pa, pc = library("pyarrow"), library("pyarrow.compute")
+        known = pc.is_in(batch.column("label"), value_set=pa.array(list(self.classes), pa.string()))
+        return pc.and_(known, pc.is_valid(batch.column("probability")))
 
     def _where(self, columns: tuple[str, ...], test: Callable[[Any], Any]) -> Run:
         return replace(self, chosen=(*self.chosen, Where(columns, test)))
 
     # ---- tables ----
 
-    def batches(self, columns: Sequence[str] | None = None, *, failed: bool = False) -> Iterator[Any]:
+    def batches(self, columns: str | Sequence[str] | None = None, *, failed: bool = False) -> Iterator[Any]:
         """The rows as Arrow record batches, part after part; with `failed`, rows that have no values too."""
-        for _, batch in self._selected(columns, failed=failed):
+        for _, batch in self._selected(self._listed(columns), failed=failed):
             yield batch
 
     def _selected(
         self, columns: Sequence[str] | None, shards: Sequence[Shard] | None = None, failed: bool = False
     ) -> Iterator[tuple[Shard, Any]]:
-        self._check(columns)
-        steps: list[Where | range] = [*([] if failed else [self._explained()]), *self.chosen]
+        steps: list[Where | range] = [*self.chosen, *([] if failed else [self._explained()])]
         looked_at = {name for step in steps if isinstance(step, Where) for name in step.columns}
         wanted = None if columns is None else [*columns, *(looked_at - set(columns))]
         seen = [0] * len(steps)
@@ -190,11 +273,15 @@ class Run:
         pc, names = library("pyarrow.compute"), (f"values_{self.method}", f"shape_{self.method}")
         return Where(names, lambda batch: _any(pc.is_valid(batch.column(name)) for name in names))
 
-    def _check(self, columns: Sequence[str] | None) -> None:
-        known = self.schema.names
-        unknown = next((name for name in columns or () if name not in known), None)
-        if unknown is not None:
-            raise ParameterError(f"The run has no column {unknown!r}. {did_you_mean(unknown, known)}")
+    def _listed(self, columns: str | Sequence[str] | None) -> list[str] | None:
+        """The names of columns, one or several, each of which the run has."""
+        if columns is None:
+            return None
+        names, known = [columns] if isinstance(columns, str) else list(columns), self.schema.names
+        for name in names:
+            if name not in known:
+                raise ParameterError(f"The run has no column {name!r}. {did_you_mean(str(name), known)}")
+        return names
 
     @cached_property
     def schema(self) -> Any:
@@ -213,24 +300,23 @@ class Run:
                 file = parquet.ParquetFile(source, page_checksum_verification=True)
                 if (file.schema_arrow.metadata or {}).get(parts.FINGERPRINT) != self.manifest["fingerprint"].encode():
                     raise OSError("it is not of this run")
+                if file.schema_arrow.remove_metadata() != self.schema or file.metadata.num_rows != shard.rows:
+                    raise OSError("its rows or columns are not those of this run")
                 yield from file.iter_batches(_ROWS, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise FileError(f"{path} cannot be read: {error}.\n  Run again with the same call: it is redone.") from None
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+    def to_arrow(self, columns: str | Sequence[str] | None = None) -> Any:
         """All rows as one table of Arrow's."""
         pa = library("pyarrow")
-        self._check(columns)
-        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        found = [batch.replace_schema_metadata(None) for batch in self.batches(columns)]
+        names = self._listed(columns)
+        wanted = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
+        found = [batch.replace_schema_metadata(None) for batch in self.batches(names)]
         return pa.Table.from_batches(found, wanted)
 
-    def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
+    def to_pandas(self, columns: str | Sequence[str] | None = None) -> pandas.DataFrame:
         """All rows as a DataFrame."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise ParameterError("to_pandas() needs pandas, which is not installed.\n  pip install pandas") from None
+        imported("pandas", "to_pandas() needs", "pandas")
         return self.to_arrow(columns).to_pandas()
 
     # ---- over all rows ----
@@ -255,9 +341,24 @@ class Run:
 
     def errors(self) -> Iterator[dict[str, Any]]:
         """What could not be explained: the row, its file and line, the method (None: all of them), and the error."""
-        for name in sorted(self.storage.names("errors")):
-            for line in (self.storage.read(f"errors/{name}") or b"").splitlines():
-                yield json.loads(line)
+        there = self.storage.names("errors")
+        for shard in sorted((*self.shards, *self.missing), key=lambda shard: shard.shard):
+            if os.path.basename(shard.errors) in there:
+                yield from _lines(self.storage, shard.errors)
+
+
+def _lines(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        for line in (storage.read(name) or b"").splitlines():
+            yield json.loads(line)
+    except ValueError as error:
+        raise FileError(
+            f"{storage.path(name)} is damaged: {error}.\n  Run again with retry_errors=True: it is written anew."
+        ) from None
+
+
+def _equals(column: str, wanted: str) -> Callable[[Any], Any]:
+    return lambda batch: library("pyarrow.compute").equal(batch.column(column), wanted)
 
 
 def _any(masks: Iterator[Any]) -> Any:

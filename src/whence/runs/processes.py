@@ -30,7 +30,7 @@ class Processes:
         slot = next(i for i in range(len(self.slots) + 1) if i not in self.slots.values())
         process = subprocess.Popen(
             [sys.executable, "-m", "whence.runs.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=_environment(slot, self.gpus),
+            env=_environment(slot, self.gpus), process_group=0,  # Ctrl-C is for the driver, which stops its workers
         )  # fmt: skip
         self.processes[number], self.slots[number] = process, slot
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from typing import Any
 
-from whence.errors import ParameterError
+from whence.errors import ParameterError, WhenceError
 from whence.runs.executors import told
 from whence.runs.plan import Shard
+from whence.util.libraries import imported
 
 _SOCKETS = 107  # bytes that the path of a socket may have
 _OF_RAY = 70  # of them, what Ray adds to its temporary folder
+_PATIENCE, _ANSWER = 10, 30  # seconds without news, before the cluster is asked whether it is there; for its answer
 _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -43,7 +46,9 @@ class Actors:
         self.waiting[self.actors[worker].explain.remote(json.dumps(shard.plain()))] = worker
 
     def next(self) -> tuple[int, Any]:
-        (done,), _ = self.ray.wait(list(self.waiting), num_returns=1)
+        while not (found := self.ray.wait(list(self.waiting), num_returns=1, timeout=_PATIENCE)[0]):
+            _check_alive(self.ray)
+        (done,) = found
         worker = self.waiting.pop(done)
         try:
             return worker, self.ray.get(done)
@@ -92,13 +97,7 @@ class Actor:
 def _library() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise ParameterError(
-            "executor=\"ray\" needs Ray, which is not installed.\n  pip install 'whence[ray]'"
-        ) from None
-    return ray
+    return imported("ray", 'executor="ray" needs', "'whence[ray]'")
 
 
 def _connect(ray: Any, workers: int, address: str | None) -> bool:
@@ -123,6 +122,20 @@ def _short_folder() -> str | None:
     """A temporary folder whose sockets have short enough names; None is Ray's own choice."""
     usual = os.path.join(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray")
     return "/tmp/ray" if len(usual) + _OF_RAY > _SOCKETS else usual
+
+
+def _check_alive(ray: Any) -> None:
+    """Ray waits for ever for machines that are gone, and for those that are to take their place."""
+    found: list[float] = []
+    asked = threading.Thread(target=lambda: found.append(ray.cluster_resources().get("CPU", 0)), daemon=True)
+    asked.start()
+    asked.join(_ANSWER)
+    if not found or found[0] < 1:
+        what = "has no machine left" if found else f"has not answered for {_ANSWER} seconds"
+        raise WhenceError(
+            f"The Ray cluster {what}.\n"
+            "  What was finished before is kept: see to the cluster, and run again with the same call."
+        )
 
 
 def _check(ray: Any, workers: int, gpus: float) -> None:

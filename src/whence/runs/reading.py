@@ -52,7 +52,7 @@ class Reader:
                 return
             skipped = min(max(shard.first - self._next, 0), batch.num_rows)
             taken = batch.slice(skipped, end - self._next - skipped)
-            for row in taken.to_pylist():
+            for row in _rows(taken):
                 skipped += 1
                 yield self._next + skipped, row
             self._next += skipped
@@ -84,6 +84,18 @@ def _caught(batches: Any, shard: Shard) -> Iterator[Any]:
         raise FileError(f"{shard.file!r} cannot be read: {error}.") from None
 
 
+def _rows(batch: Any) -> Iterator[dict[str, Any] | WhenceError]:
+    """The rows of a batch; other programs write tables whose texts are not in UTF-8."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for place in range(batch.num_rows):
+            try:
+                yield batch.slice(place, 1).to_pylist()[0]
+            except UnicodeDecodeError:
+                yield InputError("The row holds text that is not in UTF-8.")
+
+
 def _lines(shard: Shard) -> Iterator[Read]:
     with reading(shard.file) as file:
         names: list[str] = []
@@ -104,11 +116,20 @@ def _object(line: bytes) -> dict[str, Any]:
         raise InputError("The line is not text in UTF-8.") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"The line is not JSON: {error}.") from None
-    if isinstance(row, str):
+    if b"\\ud" in line.lower():
+        _check_text(row)
+    if isinstance(row, str):  # as in a list of texts
         return {"text": row}
     if not isinstance(row, Mapping):
         raise InputError(f'The line is not a JSON object, but {type(row).__name__}.\n  Write {{"text": "…"}}.')
     return dict(row)
+
+
+def _check_text(row: Any) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("The line holds half of a surrogate pair, which is no text.") from None
 
 
 def _fields(names: list[str], fields: list[str]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,10 +217,18 @@ def label_of(label: Any, model: Any) -> str | None:
     return names.get(number, str(number))
 
 
+def classes_of(names: Iterable[str], model: Any) -> dict[str, int]:
+    """Those of some names that are classes of the model, with their numbers; without names of its own, numbers are."""
+    own = model.labels if isinstance(model, Wrapped) else {}
+    numbers = {name: number for number, name in own.items()}
+    found = {name: numbers.get(name) if own else class_of(name) for name in names}
+    return {name: number for name, number in sorted(found.items()) if number is not None}
+
+
 def class_of(label: Any) -> int | None:
     """A label as the number of a class, where it is one."""
     try:
         number = float(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return int(number) if number == int(number) else None
+    return int(number) if math.isfinite(number) and number == int(number) else None

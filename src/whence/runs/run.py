@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from whence.errors import FileError, InputError, warn
@@ -24,6 +26,8 @@ from whence.util.checks import check_choice, check_count
 from whence.util.progress import bar
 
 _WORKERS = 2
+_PART = re.compile(r"part-\d{5,}\.(parquet|safetensors|jsonl)")
+ASIDE = "Aside"  # the kind of error of a shard that was set aside
 
 
 def run(
@@ -65,8 +69,10 @@ def run(
         name_of(model), methods, options, metrics=metrics, columns=dict(columns or {}), task=task, long=long,
         batch_size=batch_size, dtype=dtype,
     )  # fmt: skip
-    message = None if executor == "inline" else job.packed()  # whatever workers cannot be told is an error now
+    if executor != "inline":
+        job.packed()  # whatever workers cannot be told is an error now
     with locked(storage):
+        job = _as_before(job, manifests.read(storage))
         live = _live(model, job, executor)
         begin: dict[str, Any] = {
             "identity": identity(live, job.model),
@@ -74,10 +80,11 @@ def run(
             "retry_errors": retry_errors,
         }
         shards, fingerprint = _begun(storage, job, data, begin["identity"], shard_rows)
-        begin |= {"fingerprint": fingerprint, "job": message, "entries": _entries(shards)}
+        begin |= {"fingerprint": fingerprint, "entries": _entries(shards)}
         if executor == "inline":
             outcomes = inline(Worker(job, live, storage, fingerprint, retry_errors, begin["entries"]), shards)
         else:
+            begin["job"] = job.packed()
             crew = crew_of(executor, begin, workers or _WORKERS, address, gpus_per_worker)
             outcomes = dispatched(crew, shards, min(workers or _WORKERS, len(shards)))
         _finish(storage, outcomes, shards, progress)
@@ -107,11 +114,26 @@ def _begun(storage: Storage, job: Job, data: Any, model: str, shard_rows: int | 
         raise FileError(
             f"{storage.address} has files in out/ ({sorted(foreign)[0]}), but no manifest.json.\n  Give another folder."
         )
+    _drop_strays(storage, shards)
     _drop_spooled(storage, new)
     plan.write(storage, shards)
     if old is None or old != new:
         manifests.write(storage, new)
     return shards, new["fingerprint"]
+
+
+def _as_before(job: Job, old: Mapping[str, Any] | None) -> Job:
+    """Methods and metrics in the order in which the run began with them: it is that of the columns."""
+    if old is None:
+        return job
+
+    def ordered(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        return {**{name: given[name] for name in names if name in given}, **given}
+
+    metrics, before = job.metrics, old["of"]["metrics"]
+    if isinstance(metrics, Mapping) and isinstance(before, Mapping):
+        metrics = ordered(metrics, before)
+    return replace(job, methods=ordered(job.methods, old["of"]["methods"]), metrics=metrics)
 
 
 def _entries(shards: list[Shard]) -> list[str]:
@@ -149,6 +171,23 @@ def _records(data: Any) -> Any:
     return (row for batch in data.to_batches() for row in batch.to_pylist()) if hasattr(data, "to_batches") else data
 
 
+def _drop_strays(storage: Storage, shards: list[Shard]) -> None:
+    """Remove parts that are not in the plan: whoever reads out/*.parquet would have their rows too."""
+    for folder, known in (
+        ("out", {os.path.basename(name) for shard in shards for name in (shard.part, shard.maps)}),
+        ("errors", {os.path.basename(shard.errors) for shard in shards}),
+    ):
+        strays = sorted(name for name in storage.names(folder) - known if not name.startswith((".", "_")))
+        foreign = [name for name in strays if not _PART.fullmatch(name)]
+        if foreign:
+            raise FileError(
+                f"{storage.path(folder)} has a file that is not of this run ({foreign[0]}).\n"
+                "  Move it away: whoever reads the folder would read it too."
+            )
+        for name in strays:
+            storage.remove(f"{folder}/{name}")
+
+
 def _drop_spooled(storage: Storage, manifest: Mapping[str, Any]) -> None:
     """Remove rows that were written down and are not of this run."""
     known = {os.path.basename(source["path"]) for source in manifest["data"]}
@@ -160,7 +199,7 @@ def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], 
     """Let all shards be done; what failed is told once, at the end."""
     failed, aside = 0, []
     try:
-        with bar(sum(shard.rows for shard in shards), progress, "run") as counted:
+        with bar(sum(shard.rows for shard in shards), progress, "run", at_once=True, unit=" rows") as counted:
             for outcome in outcomes:
                 if "aside" in outcome:
                     aside.append(outcome)
@@ -180,7 +219,7 @@ def _set_aside(storage: Storage, outcome: Outcome) -> None:
     shard = Shard(**{name: value for name, value in outcome.items() if name != "aside"})
     last = shard.row + shard.rows - 1
     line = {"row": shard.row, "last": last, "file": shard.file, "line": shard.line, "method": None}
-    storage.put(shard.errors, (json.dumps({**line, "kind": "Aside", "error": outcome["aside"]}) + "\n").encode())
+    storage.put(shard.errors, (json.dumps({**line, "kind": ASIDE, "error": outcome["aside"]}) + "\n").encode())
     warn(
         f"Shard {shard.shard} (rows {shard.row} to {last}) was set aside: {outcome['aside']}. "
         "The same call tries it again."

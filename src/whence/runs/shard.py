@@ -16,7 +16,7 @@ from whence.runs.answers import Explainer, answers, facts, warned
 from whence.runs.job import BATCH, Job
 from whence.runs.plan import Shard
 from whence.runs.reading import Reader
-from whence.runs.rows import Row, class_of, cut, kind_of, label_of, read
+from whence.runs.rows import Row, class_of, classes_of, cut, kind_of, label_of, read
 from whence.runs.storage import Storage
 
 
@@ -188,8 +188,10 @@ class _Work:
             worker.storage.put(shard.errors, lines.encode(errors="backslashreplace"))
         else:
             worker.storage.remove(shard.errors)
+        named = {r[key] for r in self.records for key in ("label", "prediction", "target") if r.get(key) is not None}
         about: dict[str, Any] = {
-            "errors": len(self.errors), "kinds": self.kinds,
+            "errors": len(self.errors), "kinds": self.kinds, "classes": classes_of(named, worker.model),
+            "gaps": [m for m in worker.job.methods if any(r.get(f"gap_{m}") is not None for r in self.records)],
             "failed": sum(record.get("error") is not None for record in self.records),
             "explained": {
                 label: sum(r.get(f"values_{label}") is not None or r.get(f"shape_{label}") is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -51,6 +51,11 @@ def spooled(storage: Storage, rows: Iterable[Any]) -> list[tuple[str, str]]:
         names = list(dict.fromkeys(name for row in some for name in row))
         try:
             table = arrow.Table.from_pylist([{n: row.get(n) for n in names} for row in some])
+        except UnicodeEncodeError:
+            raise InputError(
+                f"Row {count + _unwritable(some)} holds half of a surrogate pair, which cannot be written as UTF-8.\n"
+                "  Decode it with errors='replace', or leave the row out."
+            ) from None
         except (arrow.ArrowInvalid, arrow.ArrowTypeError, OverflowError) as error:
             raise InputError(
                 f"The rows {count} to {count + len(some) - 1} cannot be written as a table: {str(error).strip()}\n"
@@ -67,6 +72,24 @@ def spooled(storage: Storage, rows: Iterable[Any]) -> list[tuple[str, str]]:
     if not found:
         raise InputError("The data set is empty.\n  Give at least one row.")
     return found
+
+
+def _unwritable(rows: Sequence[Mapping[str, Any]]) -> int:
+    """The place of the first row with half of a surrogate pair."""
+    for place, row in enumerate(rows):
+        try:
+            "".join(_texts(row)).encode()
+        except UnicodeEncodeError:
+            return place
+    raise AssertionError("some row has text that cannot be written")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def _row(item: Any, number: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import FileError, ParameterError
+from whence.util.libraries import imported
 
 TEMPORARY = ".tmp"  # how the names of unfinished files end
 
@@ -99,14 +100,7 @@ def opened(address: str) -> tuple[Any, str]:
 
 def library(name: str) -> Any:
     """fsspec or pyarrow (or a module of it), or an error that says how to install it."""
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ParameterError(
-            f"Data-set runs need {name.partition('.')[0]}, which is not installed.\n  pip install 'whence[run]'"
-        ) from None
+    return imported(name, "Data-set runs need", "'whence[run]'")
 
 
 @contextmanager

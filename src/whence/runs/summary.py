@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ class Summary:
     rows: int
     classes: dict[str, int]  # rows by explained class
     predictions: dict[str, int]
-    labelled: int  # rows that have a label and a prediction
+    labelled: int  # rows that have a prediction, and a label that is a class of the model
     wrong: int  # those in which they differ
     signed: dict[str, bool]  # whether a method has values below 0
     aside: dict[str, Mean]  # the share of its total that a method gives to special tokens
@@ -139,7 +139,7 @@ def summarize(run: Run, *, unit: str = "word", bound: int = 200_000, rows: int =
     check_choice("unit", unit, ("word", "token"))
     check_count("bound", bound)
     check_count("rows", rows)
-    stream = _Stream(run.methods, bound, rows)
+    stream = _Stream(run.methods, bound, rows, run.classes)
     for block in blocks(run, unit):
         stream.add(block)
     if not stream.rows:
@@ -150,10 +150,11 @@ def summarize(run: Run, *, unit: str = "word", bound: int = 200_000, rows: int =
 class _Stream:
     """The state of the pass."""
 
-    def __init__(self, methods: Sequence[str], bound: int, rows: int) -> None:
-        self.methods = list(methods)
+    def __init__(self, methods: Sequence[str], bound: int, rows: int, known: Collection[str]) -> None:
+        self.methods, self.known = list(methods), known
         self.pairs = list(combinations(range(len(methods)), 2))
         self.rows = self.labelled = self.wrong = 0
+        self.strange = Counts(3)  # labels that are no class of the model
         self.classes, self.predictions, self.kinds = Counts(), Counts(), Counts()
         self.signed: list[bool] | None = None
         self.vocabulary = Vocabulary(len(methods), bound)
@@ -187,7 +188,9 @@ class _Stream:
 
     def _add_labels(self, about: list[dict[str, Any]]) -> None:
         asked = ("label", "prediction", "probability")  # without a probability nothing was chosen among classes
-        known = [all(row[name] is not None for name in asked) for row in about]
+        there = [all(row[name] is not None for name in asked) for row in about]
+        known = [t and row["label"] in self.known for t, row in zip(there, about, strict=True)]
+        self.strange.add(row["label"] for row, t, k in zip(about, there, known, strict=True) if t and not k)
         wrong = [k and row["label"] != row["prediction"] for k, row in zip(known, about, strict=True)]
         self.labelled += sum(known)
         self.wrong += sum(wrong)
@@ -253,7 +256,15 @@ class _Stream:
     def _left_out(self, run: Run) -> list[str]:
         notes, vocabulary = [], self.vocabulary
         if run.missing:
-            notes.append(f"{len(run.missing)} of {run.manifest['shards']} shards are missing: the run is not finished.")
+            shards = f"{len(run.missing)} of {run.manifest['shards']} shards"
+            rows = sum(shard.rows for shard in run.missing)
+            notes.append(f"{shards}, with {rows:,} rows, are missing: the run is not finished.")
+        if strange := sum(self.strange.found.values()) + self.strange.others:
+            named = ", ".join(repr(label) for label in self.strange.found)
+            notes.append(
+                f"{strange:,} rows have a label that is no class of the model, such as {named}: they count neither as "
+                "right nor as wrong."
+            )
         if vocabulary.left_out:
             notes.append(
                 f"The first {vocabulary.bound:,} pairs of a class and a unit were kept, and are exact; "

@@ -115,7 +115,8 @@ def _worded(
         _name(tokens[head], about[owner[head]], spans[number], bool(special[head]), unit)
         for number, head in enumerate(heads)
     ]
-    return Block(about, gaps, owner[heads], summed, special[heads], names, spans)
+    text = any(row["text"] is not None for row in about)  # features have names too, and no place in a text
+    return Block(about, gaps, owner[heads], summed, special[heads], names, spans if text else None)
 
 
 def _with_numbers(batch: Any, counts: Array) -> list[str]:

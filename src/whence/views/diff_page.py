@@ -119,7 +119,7 @@ def _units(d: Diff, pair: str) -> str:
 
 def _rows(d: Diff) -> str:
     def changed(note: Note) -> str:
-        return f"{_predicted(note.about)} → {_predicted(note.about['after'])}"
+        return _moved(note.about)
 
     def shared(note: Note) -> str:
         return f"{100 * note.value:.0f} % in common"
@@ -138,6 +138,14 @@ def _rows(d: Diff) -> str:
     return f'<section><h2 class="part">Rows that changed most</h2>{ui.legend(scales, told)}<div>{folds}</div></section>'
 
 
+def _moved(about: Mapping[str, Any]) -> str:
+    """Both predictions; where they are the same, the classes that were explained, if those are not."""
+    after = about["after"]
+    other = about["prediction"] == after["prediction"] and about["target"] != after["target"]
+    classes = f", explained: {about['target']} → {after['target']}" if other else ""
+    return f"{_predicted(about)} → {_predicted(after)}{classes}"
+
+
 def _predicted(about: Mapping[str, Any]) -> str:
     if about["probability"] is None:
         return ui.number(about["score"], 4)
@@ -151,7 +159,7 @@ def _note(d: Diff, note: Note, said: str) -> str:
         for pair, (a, b) in d.pairs.items()
     )
     label = "" if note.about["label"] is None else f" · label {note.about['label']}"
-    told = f"{_predicted(note.about)} → {_predicted(note.about['after'])}{label}"
+    told = f"{_moved(note.about)}{label}"
     return (
         f'<details class="rowfold"><summary><span class="num faint">{note.row}</span>'
         f'<span class="cut">{excerpt(note.about)}</span><span class="end num">{text(said)}</span></summary>'
