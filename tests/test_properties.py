@@ -508,6 +508,13 @@ def test_rows_beyond_the_bound_are_left_out_with_what_goes_with_them() -> None:
     assert table["deeplift", "completeness"].verdict == "yes"
 
 
+def test_rounding_where_all_is_0_is_no_asymmetry() -> None:
+    """At a tie this function is flat, and least squares give ±3e-33 there."""
+    toy = TOYS["equal networks"]
+    table = whence.axioms(toy, toy.inputs, baseline=toy.baseline, methods=["kernel_shap"], only=["symmetry"])
+    assert table["kernel_shap", "symmetry"].verdict == "yes"
+
+
 def test_reveal_cancel_is_symmetric_where_rescale_is_not() -> None:
     toy = TOYS["minimum"]
     found = {}

@@ -64,9 +64,11 @@ def _measured(ask: Asker, pairs: Pairs, own: bool) -> Finding:
     pairs = pairs[numbers]
     function = None if own else Symmetric(probe.score, probe.name, probe.swapped)
     answer = ask.aligned(ask(points, function, None if own else {ORDER: pairs.order}))
-    one, two = answer.of(pairs.first), answer.of(pairs.second)
+    one, two, largest = answer.of(pairs.first), answer.of(pairs.second), size(answer.phi)
+    usual = torch.maximum(size(ask.rows().phi).amax(), largest.amax())
+    rounding = 100 * torch.finfo(probe.rows.x.dtype).eps * usual  # all that there is where the function is flat
     return worst(
-        ask, share((one - two).abs().amax(1), size(answer.phi)), points,
+        ask, share((one - two).abs().amax(1), largest.clamp(min=rounding)), points,
         lambda p: f"units {probe.place(int(pairs.first[p]))} and {probe.place(int(pairs.second[p]))} "
         f"get {_told(one[p])} and {_told(two[p])}",
     )  # fmt: skip
