@@ -18,6 +18,7 @@ FEWER: dict[str, dict[str, int]] = {
     "shapley": {"units": 3, "samples": 2, "exact": 8},
     "kernel_shap": {"units": 3, "samples": 32},
     "lime": {"units": 3, "samples": 32},
+    "context_cite": {"units": 3, "samples": 32},
     "leave_one_out": {"units": 3},
     "occlusion": {"units": 3},
 }

@@ -29,6 +29,7 @@ FEWER = {  # samples than by default
     "shapley": {"units": 5, "samples": 2},
     "kernel_shap": {"units": 5},
     "lime": {"units": 5},
+    "context_cite": {"units": 5},
 }
 CHEAP = ["gradient", "guided_backprop", "deeplift", "integrated_gradients"]
 

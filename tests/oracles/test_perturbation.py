@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import whence
 from tests.support.models import CASES, close
 
-ORACLE_OF = ("occlusion", "leave_one_out", "permutation", "shapley", "kernel_shap", "lime")
+ORACLE_OF = ("occlusion", "leave_one_out", "permutation", "shapley", "kernel_shap", "lime", "context_cite")
 
 X = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).double()
 BASE = torch.randn(5, generator=torch.Generator().manual_seed(1)).double()
@@ -261,6 +261,38 @@ def test_captum_agrees_about_occlusion() -> None:
     model, x = cnn()
     theirs = Occlusion(model).attribute(x, sliding_window_shapes=(2, 3, 3), strides=(2, 2, 2), target=1)
     close(explain("occlusion", model, x, baseline=0, target=1, window=3, stride=2).values, theirs.double(), 1e-5)
+
+
+# ---- the lasso ----
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.02, 0.5, 1.0])
+def test_the_lasso_is_scikit_learns(penalty: float) -> None:
+    """On four masks in five, in the order in which bits count; the others say how much of the variance it predicts."""
+    from sklearn.linear_model import Lasso, LinearRegression
+
+    masks = np.array([[number >> i & 1 for i in range(5)] for number in range(32)], float)
+    held = np.array([number % 5 == 2 for number in range(32)])
+    found = explain("context_cite", penalty=penalty)
+    for row, x in enumerate(X):
+        v = game(net, x, BASE)
+        y = np.array([v(set(np.flatnonzero(mask))) for mask in masks])
+        z = masks[~held] - masks[~held].mean(0)
+        most = np.abs(z.T @ (y[~held] - y[~held].mean())).max() / len(z)  # at which all are 0
+        model = Lasso(alpha=penalty * most, tol=1e-13, max_iter=10**6) if penalty else LinearRegression()
+        model.fit(masks[~held], y[~held])
+        close(found.values[row], torch.tensor(model.coef_), 1e-7)
+        assert found.receipt["r_squared"][row] == pytest.approx(model.score(masks[held], y[held]), abs=1e-6)
+    assert penalty < 1 or float(found.values.abs().max()) == 0
+
+
+def test_the_lasso_finds_few_sources_among_many() -> None:
+    """Two of forty units matter: both are found from 32 masks, and most others are exactly 0."""
+    x = torch.ones(1, 40, dtype=torch.float64)
+    found = explain("context_cite", lambda x: 3 * x[:, 7] - 2 * x[:, 30] + 0.5, x, baseline=0, samples=32)
+    assert found.values[0].abs().argsort(descending=True)[:2].tolist() == [7, 30]
+    assert int((found.values == 0).sum()) >= 25
+    assert found.receipt["r_squared"][0] > 0.95
 
 
 # ---- LIME ----

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 NAMES = ("words", "sentences", "paragraphs", "lines", "messages")
 TEMPLATE, ANSWER, REST = "[template]", "[answer]", "[rest]"  # units that are none of the text's own
-WHOLE = frozenset({"leave_one_out", "occlusion", "permutation", "lime"})  # every token has its removed unit's value
+WHOLE = frozenset(
+    {"leave_one_out", "occlusion", "permutation", "lime", "context_cite"}
+)  # every token has its removed unit's value
 Part = tuple[str, int, int]  # what is shown, and where it begins and ends in the text
 _WORD = re.compile(r"[\w'’]+|[^\w'’\s]")
 _SENTENCE = re.compile(r"\S[^\n]*?(?:[.!?。！？…]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])|$)", re.MULTILINE)

@@ -54,6 +54,7 @@ _TITLES = {
     "cp_lrp": "CP-LRP",
     "grad_cam": "Grad-CAM",
     "guided_grad_cam": "Guided Grad-CAM",
+    "context_cite": "ContextCite",
 }
 
 

@@ -74,7 +74,7 @@ def lime(
     game = players(subject, units)
     if sample is None:
         drawn = bool((game.numbers.counts >= samples.bit_length()).any())
-        groups = game.grouped(lambda n, row=0: _at_random(subject, row, n, samples), seeded=drawn)
+        groups = game.grouped(lambda n, row=0: at_random(subject, row, n, samples), seeded=drawn)
     else:
         groups = game.alone(lambda n, row: own.masks(game, n, row))
     played = game.play(groups)
@@ -117,7 +117,7 @@ def _with_weights(subject: Subject, row: int, n: int, samples: int) -> tuple[Ten
     return z, weight
 
 
-def _at_random(subject: Subject, row: int, n: int, samples: int) -> tuple[Coalitions, Tensor]:
+def at_random(subject: Subject, row: int, n: int, samples: int) -> tuple[Coalitions, Tensor]:
     """Masks (m, n), the whole input among them."""
     if 2**n <= samples:
         z = every(n).at(torch.arange(2**n, device="cpu"))
