@@ -165,6 +165,9 @@ def test_what_cannot_be_compared_is_refused(runs: dict[str, Run], tmp_path: Path
         whence.diff(a, b)
     with pytest.raises(whence.MethodError, match=r"no method in common.*\n  Say which to compare, such as methods="):
         whence.diff(a, runs["before"])
+    for nothing in ([], 3, {}):
+        with pytest.raises(whence.ParameterError, match="methods=.* is not allowed"):
+            whence.diff(a, a, methods=nothing)
     with pytest.raises(whence.MethodError, match="no method 'attnlr'. Did you mean 'attnlrp'"):
         whence.diff(runs["before"], runs["after"], methods="attnlr")
     found = whence.diff(a, a)

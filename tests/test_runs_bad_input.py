@@ -48,6 +48,11 @@ def only_a_header(folder: Path) -> dict[str, Any]:
     return {"data": folder / "rows.csv"}
 
 
+def columns_of_one_name(folder: Path) -> dict[str, Any]:
+    (folder / "rows.csv").write_text("a,a,b,c,d,e\n1,2,3,4,5,6\n")
+    return {"data": folder / "rows.csv"}
+
+
 def empty_folder(folder: Path) -> dict[str, Any]:
     (folder / "rows").mkdir()
     return {"data": folder / "rows"}
@@ -147,6 +152,17 @@ REFUSED: list[tuple[Callable[[Path], dict[str, Any]], type[Exception], str]] = [
     (of_rows(executor="threads"), whence.ParameterError, "executor='threads' is not allowed"),
     (of_rows(executor="process"), whence.ParameterError, "a model that each worker can load itself"),
     (of_rows(model=MODEL, executor="process", baseline=torch.zeros(6)), whence.ParameterError, r"\(baseline\)"),
+    (
+        of_rows(executor="process", model=MODEL, gpus_per_worker=-1),
+        whence.ParameterError,
+        "gpus_per_worker=-1 is not al",
+    ),
+    (of_rows(gpus_per_worker="x"), whence.ParameterError, "gpus_per_worker='x' is not allowed"),
+    (of_rows(address="auto"), whence.ParameterError, "address= is that of a Ray cluster"),
+    (of_rows(columns="inputs"), whence.ParameterError, "columns='inputs' is not allowed"),
+    (of_rows(model=None), whence.ModelError, "The model is NoneType, which cannot be called"),
+    (of_rows(out=7), whence.ParameterError, "7 is not the folder of a run"),
+    (columns_of_one_name, whence.InputError, "rows.csv' has several columns named 'a'"),
     (of_rows(metrics=["nothing"]), whence.MethodError, "no metric 'nothing'"),
     (of_rows(model="tests.support.runs:nothing"), whence.ModelError, "cannot be imported: .*'nothing'"),
     (of_rows(model="tests.support.runs:failing"), whence.ModelError, "raised ZeroDivisionError"),

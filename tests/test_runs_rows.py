@@ -154,6 +154,11 @@ def test_filters_that_make_no_sense_are_refused(holed: Run, what: dict[str, Any]
         holed.filter(**what)
 
 
+def test_a_filter_is_for_one_class(holed: Run) -> None:
+    with pytest.raises(whence.ParameterError, match=r"\[1, 2\] is not one class"):
+        holed.filter(label=[1, 2])
+
+
 # ---- columns, and parts that are damaged ----
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Real
@@ -19,7 +19,7 @@ from whence.runs.samples import rows
 from whence.runs.shares import by_chance, common
 from whence.runs.streamed import Counts, Extremes, Mean, Moments, Vocabulary
 from whence.runs.summary import LEAST, Note, Unit, ranked
-from whence.util.checks import check_choice, check_count
+from whence.util.checks import check_choice, check_count, not_allowed
 from whence.util.files import page_written
 from whence.views.run_rows import RunRow
 
@@ -174,6 +174,8 @@ def _pairs(a: Run, b: Run, methods: Any) -> dict[str, tuple[str, str]]:
                 f"  Say which to compare, such as methods={{{a.methods[0]!r}: {b.methods[0]!r}}}."
             )
         return {m: (m, m) for m in shared}
+    if not isinstance(methods, str | Iterable) or not methods:
+        raise not_allowed("methods", methods, "names of methods, or a mapping from A's to B's")
     given = (
         methods
         if isinstance(methods, Mapping)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from whence import errors
-from whence.errors import ModelError, ParameterError, WhenceError
+from whence.errors import ModelError, WhenceError
 from whence.runs.plan import Shard
 from whence.runs.shard import Worker
 
@@ -103,8 +103,6 @@ def dispatched(crew: Crew, shards: Iterable[Shard], workers: int) -> Iterator[Ou
 def crew_of(executor: str, begin: dict[str, Any], workers: int, address: str | None = None, gpus: float = 0) -> Crew:
     """The workers of an executor, told how to begin."""
     if executor == "process":
-        if address is not None:
-            raise ParameterError('address= is that of a Ray cluster.\n  Leave it out, or give executor="ray".')
         from whence.runs.processes import Processes
 
         return Processes(begin, gpus)

@@ -101,7 +101,9 @@ def _files(folder: Path) -> str:
 
 
 def check_name(model: Any, executor: str) -> None:
-    """Workers load the model themselves: it is never pickled."""
+    """A model that can be asked; workers load it themselves: it is never pickled."""
+    if not is_named(model) and not callable(model) and not hasattr(model, "model"):
+        raise ModelError(f"The model is {type(model).__name__}, which cannot be called.\n  Give a model, or its name.")
     if executor != "inline" and not is_named(model):
         raise ParameterError(
             f"executor={executor!r} needs a model that each worker can load itself, but this is {name_of(model)}.\n"

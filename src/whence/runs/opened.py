@@ -223,6 +223,10 @@ class Run:
 
         if isinstance(wanted, str) and wanted in self.classes:
             return wanted
+        if isinstance(wanted, list | tuple | set | dict):
+            raise ParameterError(
+                f"{wanted!r} is not one class.\n  Give a name or a number, and filter for each of them."
+            )
         number = class_of(wanted)
         return next((name for name, own in self.classes.items() if own == number), str(wanted))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
-from whence.errors import FileError, InputError, warn
+from whence.errors import FileError, InputError, ParameterError, warn
 from whence.runs import manifest as manifests
 from whence.runs import plan, spool
 from whence.runs.executors import Outcome, crew_of, dispatched, inline
@@ -22,7 +24,7 @@ from whence.runs.reading import Reader
 from whence.runs.shard import Worker
 from whence.runs.sources import found
 from whence.runs.storage import Storage, is_local, library, storage_of
-from whence.util.checks import check_choice, check_count
+from whence.util.checks import check_choice, check_count, not_allowed
 from whence.util.progress import bar
 
 _WORKERS = 2
@@ -60,6 +62,9 @@ def run(
     """
     check_choice("executor", executor, ("inline", "process", "ray"))
     check_name(model, executor)
+    _check_workers(executor, address, gpus_per_worker)
+    if columns is not None and not isinstance(columns, Mapping):
+        raise not_allowed("columns", columns, 'a mapping from usual names to those of the data, {"text": "comment"}')
     for name, count in (("workers", workers), ("shard_rows", shard_rows)):
         if count is not None:
             check_count(name, count)
@@ -89,6 +94,13 @@ def run(
             outcomes = dispatched(crew, shards, min(workers or _WORKERS, len(shards)))
         _finish(storage, outcomes, shards, progress)
     return Run.at(storage)
+
+
+def _check_workers(executor: str, address: str | None, gpus: float) -> None:
+    if address is not None and executor != "ray":
+        raise ParameterError('address= is that of a Ray cluster.\n  Leave it out, or give executor="ray".')
+    if not isinstance(gpus, Real) or isinstance(gpus, bool) or not 0 <= gpus < math.inf:
+        raise not_allowed("gpus_per_worker", gpus, "a number, at least 0")
 
 
 def _live(model: Any, job: Job, executor: str) -> Any:

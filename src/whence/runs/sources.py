@@ -184,13 +184,23 @@ def _by_record(path: str, kind: str, shard_rows: int) -> tuple[list[Mark], int, 
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InputError(f"{path!r} is text in UTF-16.\n  Save it as UTF-8.")
         file.seek(0)
-        for offset, line, _ in records(file, kind, path, 0, 1, digest):
+        for offset, line, fields in records(file, kind, path, 0, 1, digest):
             if kind == "csv" and line == 1:
-                continue  # the names of the columns
+                _check_header(fields, path)
+                continue
             if rows % shard_rows == 0:
                 marks.append(Mark(rows, offset, line))
             rows += 1
     return marks, rows, f"sha256:{digest.hexdigest()}"
+
+
+def _check_header(names: list[str], path: str) -> None:
+    """A CSV file begins with the names of its columns."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"{path!r} has several columns named {twice!r}.\n  Its first line must name the columns, each once."
+        )
 
 
 def records(

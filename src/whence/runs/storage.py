@@ -79,9 +79,9 @@ class Storage:
 
 def storage_of(place: str | os.PathLike[str]) -> Storage:
     """The storage at a path or a URL."""
-    address = os.fspath(place)
+    address = os.fspath(place) if isinstance(place, str | os.PathLike) else None
     if not isinstance(address, str) or not address:
-        raise ParameterError(f"out={place!r} is not a folder.\n  Give a path, or a URL such as s3://bucket/run.")
+        raise ParameterError(f"{place!r} is not the folder of a run.\n  Give a path, or a URL such as s3://bucket/run.")
     return Storage(os.path.abspath(os.path.expanduser(address)) if is_local(address) else address.rstrip("/"))
 
 
