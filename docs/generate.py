@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,19 @@ def metrics() -> str:
     return "\n".join(lines)
 
 
+def ranks() -> str:
+    """The league table in short: each method's ranks by faithfulness on four models, and what it cost there."""
+    folder = DOCS.parent / "reproductions" / "league_table"
+    models = {"toxic_posts": "toxic posts", "reviews": "reviews", "mosaics": "mosaics", "horses": "horses"}
+    cost = {model: {line["method"]: line["× fb"] for line in _read(folder / f"{model}.csv")} for model in models}
+    lines = [_row("method", *[f"{name}: rank, × fb" for name in models.values()]), "|---|---|---|---|---|"]
+    for line in _read(folder / "all_faithful.csv"):
+        method, _, setting = line["method"].partition(", ")
+        cells = [f"{line[m]}, {cost[m][line['method']]}" if line["method"] in cost[m] else "–" for m in models]
+        lines.append(_row(f"`{method}`" + (f", {setting}" if setting else ""), *cells))
+    return "\n".join(lines)
+
+
 def files() -> str:
     """Every file of the package with the first sentence of its docstring, room by room."""
     package = DOCS.parent / "src" / "whence"
@@ -47,11 +61,21 @@ def _parameter(parameter: Any) -> str:
     return f"`{parameter.name}={' | '.join([repr(parameter.default), *others])}`".replace("'", '"')
 
 
+def _read(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-PAGES = {"methods.md": ("methods", methods), "evaluation.md": ("metrics", metrics), "architecture.md": ("files", files)}
+PAGES = {
+    "methods.md": ("methods", methods),
+    "evaluation.md": ("metrics", metrics),
+    "architecture.md": ("files", files),
+    "which_method.md": ("ranks", ranks),
+}
 
 
 def page(name: str) -> str:

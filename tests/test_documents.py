@@ -15,7 +15,10 @@ import pytest
 import whence
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *("README.md", "CONTRIBUTING.md"),
+    *sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")),
+]
 WITH_CODE = [page for page in PAGES if "```python\n" in (ROOT / page).read_text()]
 
 
@@ -27,6 +30,8 @@ def test_the_code_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
     try:
         for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S):
             exec(compile(block, page, "exec"), space)
+        for picture in re.findall(r"\]\(\S*pictures/(\S+?)\.png\)", (ROOT / page).read_text()):  # docs/pictures.py
+            assert any((tmp_path / f"{picture}{end}").exists() for end in (".png", ".html")), picture
     finally:
         for added in set(whence.methods) - before:
             whence.methods._entries.pop(added)
@@ -40,7 +45,7 @@ def test_most_pages_have_code() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["methods.md", "evaluation.md", "architecture.md"])
+@pytest.mark.parametrize("page", ["methods.md", "evaluation.md", "architecture.md", "which_method.md"])
 def test_the_tables_are_those_of_the_registries(page: str) -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
