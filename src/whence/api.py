@@ -45,7 +45,7 @@ from whence.util.receipt import Receipt
 from whence.util.terminal import say
 
 _log = logging.getLogger("whence")
-_TRACED = {field.name for field in fields(Options)} - {"method", "params", "rules", "keep", "channels"}
+_TRACED = {field.name for field in fields(Options)} - {"method", "params", "rules", "keep", "channels", "memory"}
 
 
 @overload
@@ -66,6 +66,7 @@ def explain(
     unruled: str | None = None,
     keep: Sequence[str] = (),
     batch_size: int | None = None,
+    memory: str | int | None = None,
     seed: int | Sequence[int] = 0,
     progress: bool | None = None,
     channels: str | None = None,
@@ -76,7 +77,8 @@ def explain(
 
     `method` is a name or a usual alias; None takes one by what the model is made of (`methods.defaults.DEFAULTS`), and
     `receipt["method_chosen"]` says why. `names` are the features' names; a DataFrame's columns are its own. With a list
-    of modules `at` there is one Attribution for each of them, in a dict.
+    of modules `at` there is one Attribution for each of them, in a dict. `memory`, such as "4GB", is what a pass may
+    take: one that would take more goes layer by layer, which `receipt["memory"]` says.
 
     >>> import torch, whence
     >>> model = torch.nn.Linear(3, 2)
@@ -87,8 +89,8 @@ def explain(
         rules, params = named_rules(rules, params)
     one, paths = (None, several_places(at)) if isinstance(at, list | tuple) else (at, None)
     options = Options(
-        method, target, baseline, one, wrt, output, rules, unruled, keep, batch_size, seed, progress, channels, names,
-        params,
+        method, target, baseline, one, wrt, output, rules, unruled, keep, batch_size, memory, seed, progress,
+        channels, names, params,
     )  # fmt: skip
     if paths is not None:
         return {path: _asked(model, inputs, replace(options, at=path)) for path in paths}
@@ -191,6 +193,10 @@ def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]
             if subject.batch_size is not None:
                 rows = steps(list(subject.split(subject.batch_size)), options.progress, method.name)
             parts = [answer for some in rows for answer in _answers(method, some, params, keep)]
+        if subject.memory is not None:
+            from whence.subject.memory import check_used
+
+            check_used(subject)
         slopes = sensitivity(method, params["of"]) if "of" in params else method.facts.get("slope", False)
         slopes = slopes or params.get("multiply_by_inputs") is False
         per_token, complete = "l2" if slopes else "sum", method.facts.get("complete", False)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -119,8 +118,6 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
         chosen, title = _tokens_in(whole, ends, aim), aim.text
     build = started if beside else text_and_answer
     inputs, tokens, first, units = build(wrapped, prompt, wanted)
-    if not beside and _keeps_logits(wrapped.model):
-        inputs, first = {**inputs, "logits_to_keep": len(wanted)}, 0
     device = wrapped.device
     score = LogProbability(
         torch.tensor([first + i for i in chosen], device=device),
@@ -139,11 +136,6 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
 def first_of(tokens: Tokens, wanted: Sequence[int]) -> int:
     """The last token of the prompt; those after it are the answer's own, without its last."""
     return len(tokens) - len(wanted)
-
-
-def _keeps_logits(model: Any) -> bool:
-    """Whether a model can leave out the logits of the prompt."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def _ends(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[int]]:

@@ -54,12 +54,24 @@ def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any
         facts = {name: values for name, values in facts.items() if name in _PER_TEXT}
     by_name = {"units": request.units, "real": request.real, "image": request.image}
     own = {name: _explained(values, answer, wrt) for name, values in by_name.items()}
-    answer = replace(answer, **{name: values for name, values in own.items() if values is not None}, **facts)
+    own = {name: values for name, values in own.items() if values is not None}
+    answer = replace(answer, target=_in_the_text(request, answer.target), **own, **facts)
     if request.windows is None:
         return answer
     if any(isinstance(layers, list) for layers in answer.kept.values()):
         warn(f"{answer.method}: keep= is left out for a text in windows: there would be one of each per window.")
     return _one_row(answer, request.windows)
+
+
+def _in_the_text(request: Request, target: Any) -> Any:
+    """Targets (position, token) by their positions in the text, also where there are logits at its end alone."""
+    kept = request.inputs.get("logits_to_keep") if isinstance(request.inputs, Mapping) else None
+    if kept is None:
+        return target
+    before = request.inputs["input_ids"].shape[1] - kept
+    if isinstance(target, Tensor) and target.shape[-1] == 2 and target.dim() > 1:
+        return target + torch.tensor([before, 0], device=target.device)
+    return [(position + before, token) for position, token in target] if isinstance(target, list) else target
 
 
 def _explained(facts: Any, answer: Attribution, wrt: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from whence.adapters.wrapped import Wrapped
 
 # (wrapped, the text's ids, the ids that are written) → the inputs whose last position predicts the next token
-Step = Callable[["Wrapped", list[int], list[int]], dict[str, Tensor]]
+Step = Callable[["Wrapped", list[int], list[int]], dict[str, Any]]
 
 
 class Continuation(str):
@@ -100,20 +101,28 @@ def complete(wrapped: Wrapped, text: str, tokens: int, step: Step, sampling: Sam
     return Continuation(tokenizer.decode(written), written)
 
 
-def after_the_text(wrapped: Wrapped, ids: list[int], written: list[int]) -> dict[str, Tensor]:
+def after_the_text(wrapped: Wrapped, ids: list[int], written: list[int]) -> dict[str, Any]:
     """A decoder goes on after the text."""
-    return {"input_ids": torch.tensor([[*ids, *written]], device=wrapped.device)}
+    return {"input_ids": torch.tensor([[*ids, *written]], device=wrapped.device), **asked_of(wrapped.model, 1)}
 
 
-def beside_the_text(wrapped: Wrapped, ids: list[int], written: list[int]) -> dict[str, Tensor]:
+def beside_the_text(wrapped: Wrapped, ids: list[int], written: list[int]) -> dict[str, Any]:
     """An encoder reads the text, and a decoder writes its own."""
     decoder = torch.tensor([[_start(wrapped.model), *written]], device=wrapped.device)
-    return {"input_ids": torch.tensor([ids], device=wrapped.device), "decoder_input_ids": decoder}
+    own = asked_of(wrapped.model)
+    return {"input_ids": torch.tensor([ids], device=wrapped.device), "decoder_input_ids": decoder, **own}
 
 
-def _positions(inputs: dict[str, Tensor]) -> int:
+def asked_of(model: Any, last: int | None = None) -> dict[str, Any]:
+    """What a model's class can leave out: its cache of keys and values, and all logits but the `last` ones."""
+    wanted: dict[str, Any] = {"use_cache": False} if last is None else {"use_cache": False, "logits_to_keep": last}
+    known = inspect.signature(model.forward).parameters
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+def _positions(inputs: dict[str, Any]) -> int:
     """The length of what tokens are written to: the decoder's input where there is one."""
-    return inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
+    return int(inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1])
 
 
 def wanted_ids(wrapped: Wrapped, target: Any, role: str) -> list[int]:
@@ -140,35 +149,36 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Req
     else:
         wanted = wanted_ids(wrapped, target, "text")
         inputs, tokens, first, _ = text_and_answer(wrapped, text, wanted)
-        own = tokens.ids["input_ids"][: first + 1]
+        own = tokens.ids["input_ids"][: len(tokens) + 1 - len(wanted)]
     index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
-    labels = texts_of(wrapped.tokenizer, [*own, *wanted])[first + 1 :]
+    labels = texts_of(wrapped.tokenizer, [*own, *wanted])[len(own) :]
     facts = text_facts([tokens], inputs["input_ids"].shape[1]) | {"labels": [labels]}
     if target is not ...:
         facts["answer"] = [("".join(labels), len(wanted) - 1)]
     return Request(wrapped.model, inputs, Indices(index), [0], facts)
 
 
-# what a model gets, the tokens of its text, the position that predicts the first token of the answer, units by input
+# what a model gets, the tokens of its text, which of the logits predict the answer's first token, units by input
 Built = tuple[dict[str, Any], Tokens, int, Any]
 
 
 def text_and_answer(wrapped: Wrapped, text: str, wanted: list[int]) -> Built:
-    """A decoder's input: the text, and after it the answer without its last token."""
+    """A decoder's input: the text, and after it the answer without its last token; logits at the answer alone."""
     limit = tokenization.limit_of(wrapped.tokenizer, wrapped.model.config)
     tokens = _tokens(wrapped, (text,), limit)
-    first = len(tokens) - 1
     whole = [*tokens.ids["input_ids"], *wanted[:-1]]
     if limit is not None and len(whole) > limit:
         raise InputError(f"Text and continuation have {len(whole)} tokens, but the model takes {limit}.")
-    return _inputs(wrapped, whole), _with(wrapped, tokens, wanted), first, None
+    asked = asked_of(wrapped.model, len(wanted))
+    first = 0 if "logits_to_keep" in asked else len(tokens) - 1
+    return _inputs(wrapped, whole) | asked, _with(wrapped, tokens, wanted), first, None
 
 
 def started(wrapped: Wrapped, text: str, wanted: list[int]) -> Built:
     """An encoder's input, the text, and a decoder's: its start, and the answer without its last token."""
     tokens = _tokens(wrapped, (text,), tokenization.limit_of(wrapped.tokenizer, wrapped.model.config))
     before = [_start(wrapped.model), *wanted[:-1]]
-    inputs = _inputs(wrapped, tokens.ids["input_ids"])
+    inputs = _inputs(wrapped, tokens.ids["input_ids"]) | asked_of(wrapped.model)
     inputs["decoder_input_ids"] = torch.tensor([before], device=wrapped.device)
     own = units_of(wrapped.tokenizer, [before[0], *wanted])[:-1]
     return inputs, tokens, 0, {"input_ids": [tokens.units], "decoder_input_ids": [own]}

@@ -36,6 +36,7 @@ class Options:
     unruled: Any = None
     keep: Sequence[str] = ()
     batch_size: Any = None
+    memory: Any = None  # bytes that a pass may take, or "4GB"
     seed: Any = 0
     progress: bool | None = None
     channels: str | None = None
@@ -74,6 +75,11 @@ def subject_of(
     if isinstance(options.target, Neuron):
         unit = options.target
         adapted = up_to(adapted, unit, place(canonical(adapted.root, unit.path, "neuron")))
+    if options.memory is not None:
+        from whence.subject.memory import read, without_cache
+
+        own = without_cache(adapted.root, adapted.inputs, adapted.form)
+        adapted = replace(adapted, inputs={**adapted.inputs, **own}, memory=read(options.memory))
     subject = replace(
         adapted,
         layer=canonical(adapted.root, options.at) if reads and options.at is not None else None,

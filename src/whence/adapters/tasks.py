@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # (wrapped, inputs, target, batch size, all rows in one request) → requests
 Requests = Callable[["Wrapped", Any, Any, int | None, bool], list[Request]]
-Batch = dict[str, Tensor]
+Batch = dict[str, Any]
 
 
 # ---- what a string means as a target, and how explained targets are called ----
@@ -207,7 +207,10 @@ def _text_generation(wrapped: Wrapped, inputs: Any, target: Any, batch_size: int
 
 
 def _next_tokens(wrapped: Wrapped, rows: list[Tokens], inputs: Batch, targets: list[Any]) -> tuple[Any, Any]:
-    wanted = [(len(row) - 1, _next_token(target)) for row, target in zip(rows, targets, strict=True)]
+    length = inputs["input_ids"].shape[1]
+    inputs |= generation.asked_of(wrapped.model, length + 1 - min(map(len, rows)))  # from the shortest row's end on
+    before = length - inputs.get("logits_to_keep", length)  # positions without logits
+    wanted = [(len(row) - 1 - before, _next_token(target)) for row, target in zip(rows, targets, strict=True)]
     return wrapped.model, _or_likeliest(wrapped, inputs, wanted)
 
 

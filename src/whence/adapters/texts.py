@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 CHUNK = 32  # texts of similar length in one pass
 
-# (wrapped, the rows' tokens, their batch, the targets that were asked for) → the model to explain and its targets
-Aim = Callable[["Wrapped", list[Tokens], dict[str, Tensor], list[Any]], tuple[Any, Any]]
+# (wrapped, the rows' tokens, their batch, the targets that were asked for) → the model to explain and its targets; what
+# else is asked of the model is added to the batch
+Aim = Callable[["Wrapped", list[Tokens], dict[str, Any], list[Any]], tuple[Any, Any]]
 
 
 def text_requests(
@@ -50,13 +51,13 @@ def text_requests(
 def _windows(wrapped: Wrapped, parts: list[Tokens], row: int, target: Any, aim: Aim) -> Request:
     """All windows of one text, for one class: the one with the highest mean logit, if none is given."""
     if target is None:
-        inputs = tokenization.batch(parts, wrapped.pad, wrapped.device)
+        inputs: dict[str, Any] = dict(tokenization.batch(parts, wrapped.pad, wrapped.device))
         target = int(logits(wrapped, wrapped.model, inputs).mean(0).argmax())
     return replace(_request(wrapped, parts, [row], [target] * len(parts), aim), windows=parts)
 
 
 def _request(wrapped: Wrapped, tokens: list[Tokens], rows: list[int], targets: list[Any], aim: Aim) -> Request:
-    inputs = tokenization.batch(tokens, wrapped.pad, wrapped.device)
+    inputs: dict[str, Any] = dict(tokenization.batch(tokens, wrapped.pad, wrapped.device))
     facts = text_facts(tokens, inputs["input_ids"].shape[1])
     model: Any = wrapped.model
     target = targets[0]
@@ -66,7 +67,7 @@ def _request(wrapped: Wrapped, tokens: list[Tokens], rows: list[int], targets: l
 
 
 @torch.no_grad()
-def logits(wrapped: Wrapped, model: Any, inputs: dict[str, Tensor]) -> Tensor:
+def logits(wrapped: Wrapped, model: Any, inputs: dict[str, Any]) -> Tensor:
     """The model's logits for a batch; its state is as before afterwards."""
     with scope(wrapped.model):
         output = blame.called(model, inputs, "dict", wrapped.model)

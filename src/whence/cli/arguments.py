@@ -66,6 +66,7 @@ def _add_options(group: Any) -> None:
     group.add_argument("--at", metavar="MODULE", help="explain the output of this module instead of the inputs")
     group.add_argument("--output", choices=("logit", "probability", "log_probability"), default="logit")
     group.add_argument("--batch-size", type=int, metavar="N")
+    group.add_argument("--memory", metavar="SIZE", help="what a pass may take, such as 4GB: more goes layer by layer")
     group.add_argument("--seed", type=int, default=0)
 
 
@@ -169,8 +170,8 @@ def explain_options(options: argparse.Namespace, model: Any) -> dict[str, Any]:
     from whence.adapters.tasks import TASKS
 
     written = TASKS[model.task].text_target
-    channels = getattr(options, "channels", None)
-    return ({} if channels is None else {"channels": channels}) | {
+    extra = {name: getattr(options, name, None) for name in ("channels", "memory")}
+    return {name: given for name, given in extra.items() if given is not None} | {
         "target": options.target if written else value(options.target), "baseline": value(options.baseline),
         "at": options.at, "output": options.output, "batch_size": options.batch_size, "seed": options.seed,
     }  # fmt: skip

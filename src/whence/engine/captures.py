@@ -83,6 +83,12 @@ class Captures(Tracker):
             self.tell.value(site, tensor)
         return tensor
 
+    def place(self) -> Counter[tuple[str, str]]:
+        return Counter(self._calls)
+
+    def again(self, place: Counter[tuple[str, str]]) -> None:
+        self._calls = Counter(place)
+
     def arrive(self, kind: Any, path: str) -> Site:
         """The next call of this kind here."""
         self._calls[kind, path] += 1

@@ -79,12 +79,13 @@ class Flow(TorchFunctionMode):
         self._expanding: list[str] = []
         self._visiting = False
         self._outer: Flow | None = None
-        self._running = Running(root)
+        self.root, self._running = root, Running(root)
         self.here = self._running.path  # of the module that runs now
         tracks = not plan.gradient and (self.records or plan.marks or self.captures.active)
-        marks = Marks(tracks, self.log.unseen, self.here)
-        self.mark, self.is_live = marks.put, marks.is_live
-        self._operands = Operands(plan.parameters, marks.is_live)
+        self.marks = Marks(tracks, self.log.unseen, self.here)
+        self.mark, self.is_live = self.marks.put, self.marks.is_live
+        self._operands = Operands(plan.parameters, self.is_live)
+        self.layers: Any = None if plan.layers is None else plan.layers.begin()
         self.propagates = plan.gradient or tape is not None
         self._through = plan.through and tape is not None
         self._ahead = self.replays if plan.ahead is None else plan.ahead
@@ -145,8 +146,16 @@ class Flow(TorchFunctionMode):
         *, again: bool = False,
     ) -> list[Tensor | None]:  # fmt: skip
         """Propagate `start` from the outputs to the leaves under a table of rules (by default the pass's own)."""
+        return self.pull_all([(outputs, start)], leaves, rules, again=again)
+
+    def pull_all(
+        self, starts: Sequence[tuple[Tensor, Tensor]], leaves: Sequence[Tensor],
+        rules: Mapping[str, Rule] | None = None, *, again: bool = False,
+    ) -> list[Tensor | None]:  # fmt: skip
+        """The same from several outputs at once, each with its start."""
         self._signal.rules = self.rules if rules is None else rules
-        total = (outputs * start).sum()  # torch loads a second's worth of modules where it is given a start itself
+        first, *more = ((outputs * start).sum() for outputs, start in starts)
+        total = sum(more, first)  # torch loads a second's worth of modules where it is given a start itself
         try:
             return list(torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True))
         finally:

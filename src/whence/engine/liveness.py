@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.engine.trackers import store
+from whence.errors import ModelError
 
 _MARK = "live"  # on tensors that were born in a pass
 
@@ -25,6 +26,17 @@ def born_in_a_pass(tensor: Tensor) -> bool:
     return tensor.requires_grad and store.get(tensor, _MARK) is not None
 
 
+class Stray(ModelError):
+    """A layer that runs by itself takes a live value that is not among its arguments."""
+
+    def __init__(self, layer: str, shape: Any) -> None:
+        super().__init__(
+            f"The pass takes more than memory= allows, and cannot go layer by layer: {layer!r} takes a value of the "
+            f"shape {tuple(shape)} that depends on the inputs and is not among its arguments.\n"
+            "  Leave memory= out, give a larger one, or explain a shorter text."
+        )
+
+
 @dataclass(eq=False)
 class Marks:
     """The tensors of one pass that depend on explained values. Without gradients (`tracks`) marks alone say so.
@@ -37,12 +49,31 @@ class Marks:
     here: Callable[[], str]  # the path of the module that runs
     _token: object = field(default_factory=object)  # not the pass: a tensor must not keep it alive
     _nodes: set[Any] = field(default_factory=set)  # graph nodes whose op was seen
+    _outside: set[Any] | None = None  # those of before, while a layer runs by itself
+    _layer: str = ""
+    leaves: set[int] = field(default_factory=set)  # with which the graphs of layers begin, by identity
     _dead: set[Any] = field(default_factory=set)  # graph nodes that depend on nothing live
 
     def put(self, tensor: Tensor) -> None:
         if tensor.requires_grad or (self.tracks and (tensor.is_floating_point() or tensor.is_complex())):
             store.put(tensor, _MARK, self._token)
             self._nodes.add(tensor.grad_fn)
+
+    def begin(self, layer: str) -> tuple[Any, Any]:
+        """A layer runs by itself, whose graph is not to be kept by its marks; gives what `go_on` takes."""
+        before = self._nodes, self._outside
+        self._outside, self._nodes, self._layer = self._nodes, set(), layer
+        return before
+
+    def _strays(self, node: Any) -> bool:
+        """Whether this comes from outside of the layer that runs, or from inside of another one."""
+        if between(node, self._outside or (), set()) is not None:
+            return True
+        return any(id(getattr(one, "variable", None)) in self.leaves for one in reached(node))
+
+    def go_on(self, before: tuple[Any, Any]) -> None:
+        """The layer has run."""
+        self._nodes, self._outside = before
 
     def is_live(self, tensor: Tensor) -> bool:
         """Whether a tensor is marked (and was not written to since), or its graph reaches a node that is known."""
@@ -53,6 +84,8 @@ class Marks:
             return node is not None
         unseen = between(node, self._nodes, self._dead)
         if unseen is None:
+            if self._outside is not None and self._strays(node):
+                raise Stray(self._layer, tensor.shape)
             return False
         self.unseen.update((name, self.here()) for name in unseen)
         self.put(tensor)
@@ -79,6 +112,17 @@ def between(node: Any, known: Container[Any], dead: set[Any]) -> list[str] | Non
         dead |= visited
         return None
     return [name for name in unknown if not _is_plumbing(name)]
+
+
+def reached(node: Any) -> set[Any]:
+    """All nodes of the graph that ends here."""
+    stack, visited = [node], set()
+    while stack:
+        node = stack.pop()
+        if node not in visited:
+            visited.add(node)
+            stack.extend(following for following, _ in node.next_functions if following is not None)
+    return visited
 
 
 def _is_plumbing(name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from whence.engine.call import Rule
+from whence.engine.ops import GROUP
 from whence.errors import ModelError, NoRule
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Log:
     families: set[str] = field(default_factory=set)  # of all live ops, with a graph or without
     quantised: set[str] = field(default_factory=set)  # paths of layers that ran as the linear maps that they compute
     bytes: int = 0  # of the live ops' results
+    kept: int = 0  # of those that are no views: at most what the graph holds
     plain: bool = True  # no checkpoints, no copies: autograd alone would do the same
     quiet: bool = False  # while Whence's own scoring runs: rules apply, nothing is counted
 
@@ -53,6 +55,7 @@ class Log:
         self.families.add(family)
         if outputs:
             self.bytes += outputs[0].nbytes
+            self.kept += 0 if GROUP.get(family) == "view" else outputs[0].nbytes
         if not any(t.requires_grad for t in outputs):
             return False
         if rule is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from types import FrameType
@@ -68,9 +68,13 @@ class Running:
 
 
 @contextmanager
-def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
-    """For the length of the block this pass sees modules' inputs and outputs; those of other threads do not."""
+def watched(root: nn.Module, flow: Flow, within: str = "") -> Iterator[None]:
+    """For the length of the block this pass sees modules' inputs and outputs; those of other threads do not.
+
+    `within` is the one module that runs, where it is not all of them.
+    """
     handles = []
+    layers: Container[str] = () if flow.plan.layers is None else flow.plan.layers.paths
     explained = flow.leaves.place
     entered = explained.path if explained.side == "input" else None
 
@@ -84,12 +88,14 @@ def watched(root: nn.Module, flow: Flow) -> Iterator[None]:
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             return _leaving(flow, path, module, output) if ours() and output is not None else None
 
-        if flow.captures.enters or path == entered:
+        if flow.captures.enters or path == entered or path in layers:
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave))
 
     try:
         for path, module in _concerned(root, flow):
+            if within and path != within and not path.startswith(f"{within}."):
+                continue
             if not isinstance(module, torch.jit.ScriptModule):
                 watch(path, module)
         yield
@@ -102,12 +108,16 @@ def _concerned(root: nn.Module, flow: Flow) -> Iterable[tuple[str, nn.Module]]:
     """All modules where values are read or detached on the way, else the one whose output or input is explained."""
     if flow.captures.active or flow.plan.detach_at is not None:
         return root.named_modules()
-    path = flow.leaves.place.path
-    return [(path, root.get_submodule(path))]
+    paths = [flow.leaves.place.path] if flow.leaves.place.path else []
+    layers = [] if flow.plan.layers is None else [p for p in flow.plan.layers.paths if p not in paths]
+    return [(path, root.get_submodule(path)) for path in (*paths, *layers)]
 
 
 def _entering(flow: Flow, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
     """The arguments to go on with: the first tensor shown to the captures, leaves where they are explained."""
+
+    if flow.layers is not None:
+        args, kwargs = flow.layers.enter(flow, path, module, args, kwargs)
 
     def show(tensor: Tensor) -> Tensor:
         return _captured(flow, "input", path, tensor)
@@ -127,7 +137,8 @@ def _leaving(flow: Flow, path: str, module: nn.Module, output: Any) -> Any:
     detach_at = flow.plan.detach_at
     if detach_at is not None and detach_at(path):
         output = with_first_changed(output, lambda t: flow.detach_here(path, t))
-    return flow.leaves.output(flow, path, module, output)
+    output = flow.leaves.output(flow, path, module, output)
+    return output if flow.layers is None else flow.layers.leave(flow, path, output)
 
 
 def _captured(flow: Flow, kind: Literal["input", "output"], path: str, tensor: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whence.engine.call import Rule
 from whence.engine.captures import Captures, Edit, Listener, Site
@@ -15,6 +15,9 @@ from whence.engine.trackers.ordering import Orders
 from whence.engine.trackers.provenance import Provenance
 from whence.engine.trackers.rows import Rows
 
+if TYPE_CHECKING:
+    from whence.engine.layerwise import Counted, Layerwise
+
 
 class Account(Listener, Protocol):
     """The account of a relevance pass: it listens to values and follows every op."""
@@ -23,6 +26,29 @@ class Account(Listener, Protocol):
 
     def tracker(self) -> Tracker:
         """Follows the ops of one pass."""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Which modules are layers: to be cut from one another, or, with a budget, to be counted."""
+
+    paths: frozenset[str]
+    budget: int | None = None  # bytes that a pass in one piece may take
+    targets: int = 1
+
+    def begin(self) -> Counted | Layerwise:
+        """For one pass."""
+        from whence.engine.layerwise import Counted, Layerwise  # few calls need them
+
+        return Layerwise(self.paths) if self.budget is None else Counted(self)
+
+
+class OverBudget(BaseException):
+    """The graph of the whole pass would take too much; no model catches it by `except Exception`."""
+
+    def __init__(self, estimate: int) -> None:
+        super().__init__()
+        self.estimate = estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +62,7 @@ class Plan:
     ahead: bool | None = None  # prepare rules in the forward pass, such that no other table will do on the way back
     # (None: in a pass that is replayed against a reference)
     detach_at: Callable[[str], bool] | None = None  # modules at whose outputs the graph begins anew
+    layers: Cuts | None = None  # modules whose graphs are not kept, or are counted
 
     # a reference pass, recorded first
     reference: Any = None  # the subject at x', against which the pass is replayed

@@ -59,6 +59,8 @@ class Ledger:
     def begin(self) -> None:
         self.entries: list[LedgerLine] = []
         self.boundaries: list[Boundary] = []
+        self.by_layer = False  # layers are run again, and what comes to a value may come in parts
+        self._known: dict[tuple[str, int], Boundary] = {}
         self.lives: list[Life] = []  # of all live tensors
         self.ops = 0  # live ops, views included
         self.deepest = 0  # how many ops with weights came before the last one
@@ -91,14 +93,18 @@ class Ledger:
         row_axis = row_axis_of(tensor)
         if row_axis is None and self.rows > 1:
             return  # its row axis is not known
-        there = Boundary(site.path, site.call, self.ops, origin_of(tensor).life)
-        self.boundaries.append(there)
+        there = self._known.get((site.path, site.call)) if self.by_layer else None
+        if there is None:
+            there = Boundary(site.path, site.call, self.ops, origin_of(tensor).life)
+            self._known[site.path, site.call] = there
+            self.boundaries.append(there)
         kept = tensor.detach() if self.multiplies else None
 
         def carried(r: Tensor | None) -> None:
             if self.on and r is not None:
                 there.carried += [None] * (self.target + 1 - len(there.carried))
-                there.carried[self.target] = self.sums(r if kept is None else r * kept, row_axis)
+                came, before = self.sums(r if kept is None else r * kept, row_axis), there.carried[self.target]
+                there.carried[self.target] = came if before is None or not self.by_layer else before + came
 
         tensor.register_hook(carried)
 
@@ -129,8 +135,17 @@ def separates(boundaries: Sequence[Boundary], lives: Sequence[Life], ops: int) -
 class Bookkeeping(Tracker):
     """Gives each op with a call its page in the ledger, and notes how long values live."""
 
+    replays = False  # layers are run again, of which all is known but what they lose
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+
+    def place(self) -> int:
+        self.ledger.by_layer = True
+        return self.ledger.ops
+
+    def again(self, place: int) -> None:
+        self.ledger.ops, self.ledger.room, self.replays = place, _ROOM, True
 
     def begin(self, tensor: Tensor, birth: Birth) -> None:
         self.ledger.lives.append(origin_of(tensor).life)
@@ -151,7 +166,7 @@ class Bookkeeping(Tracker):
         note = None if op.call is None else op.call.note
         if op.step is not None:
             self.ledger.trace(op.step, op.outputs, note)
-        if op.family != "view":  # a view lives as long as what it is a view of
+        if op.family != "view" and not self.replays:  # a view lives as long as what it is a view of
             lives = [origin_of(t).life for t in op.outputs]
             self.ledger.lives += lives if len(lives) == 1 else {id(life): life for life in lives}.values()
         if op.call is not None and note is not None and op.outputs:

@@ -118,6 +118,10 @@ def rows_per_pass(subject: Subject, cost: float, *limits: int) -> int:
         most = subject.batch_size
     else:
         most = max(int(subject.total_rows / cost), _few(subject, cost, *limits))
+    if subject.memory is not None:
+        from whence.subject.memory import most_rows
+
+        most = most_rows(subject, most)
     return max(1, min(most, subject.record.max_rows or most))
 
 

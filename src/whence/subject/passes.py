@@ -21,7 +21,7 @@ from whence.engine.flow import Flow
 from whence.engine.leaves import Instead, Leaves
 from whence.engine.log import Log
 from whence.engine.modules import watched
-from whence.engine.plan import Plan
+from whence.engine.plan import OverBudget, Plan
 from whence.engine.scope import Watch, rewind
 from whence.engine.tape import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
 from whence.errors import (
@@ -48,6 +48,24 @@ def run(subject: Subject, plan: Plan) -> Pass:
     """One forward pass, with its reference recorded before it if there is one; again, otherwise, where that helps."""
     if subject.record.opens and not plan.opens:
         plan = changed(plan, opens=True)
+    if subject.memory is not None:
+        return _within(subject, plan)
+    return _run(subject, plan)
+
+
+def _within(subject: Subject, plan: Plan) -> Pass:
+    """A pass that may take so much memory: layer by layer, if it would take more in one piece."""
+    from whence.subject import memory  # few calls need it
+
+    plan = memory.planned(subject, plan)
+    try:
+        return memory.told(_run(subject, plan))
+    except OverBudget as over:
+        plan = memory.by_layer(subject, plan, over)
+    return memory.told(_run(subject, plan))
+
+
+def _run(subject: Subject, plan: Plan) -> Pass:
     while True:
         try:
             if plan.reference is None:
@@ -135,7 +153,8 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     )
     rewind()
     random = torch.get_rng_state()
-    root = subject.root if active or plan.detach_at is not None or subject.at is not None else None
+    cut = plan.detach_at is not None or plan.layers is not None
+    root = subject.root if active or cut or subject.at is not None else None
     with torch.set_grad_enabled(plan.gradient), nullcontext() if root is None else watched(root, flow):
         handed = {name: _hand(subject, flow, name, value) for name, value in subject.inputs.items()}
         with flow:
@@ -357,15 +376,21 @@ class Pass:
     ) -> list[list[Tensor | None]]:  # fmt: skip
         """For each target, what its score (or another one) sends back to any tensors of this pass."""
         columns, score = [], self.score if score is None else score
-        for k in range(score.shape[1]):
-            begin = torch.zeros_like(score)
+        starts = [torch.zeros_like(score) for _ in range(score.shape[1])]
+        for k, begin in enumerate(starts):
             begin[:, k] = 1 if start is None else start[:, k]
-            last = k + 1 == score.shape[1]
-            if self.plan.ledger is not None:
-                self.plan.ledger.target = k
-            columns.append(self.flow.pull(score, begin, tensors, rules, again=again or not last))
-            self.subject.record.backwards += 1
+        self.subject.record.backwards += len(starts)
+        if self.plan.layers is not None and self.plan.layers.budget is None:
+            return self.flow.layers.columns(self.flow, score, starts, tensors, rules, self._next, again)
+        for k, begin in enumerate(starts):
+            self._next(k)
+            columns.append(self.flow.pull(score, begin, tensors, rules, again=again or k + 1 < len(starts)))
         return columns
+
+    def _next(self, k: int) -> None:
+        """Tell the account which target comes now."""
+        if self.plan.ledger is not None:
+            self.plan.ledger.target = k
 
 
 def stacked(leaf: Tensor, columns: list[Tensor | None]) -> Tensor:

@@ -38,6 +38,7 @@ class Record:
     ruled: set[tuple[str, str]] = field(default_factory=set)  # (family, name) of the ops that got a rule
     modified: bool = False  # whether some rule was other than the derivative
     plain: bool = True  # no pass needed copies or had checkpoints
+    by_layer: bool = False  # a pass in one piece would take more memory than it may
     opens: bool = False  # the model's own functions have no derivative here, and are run openly
     families: set[str] = field(default_factory=set)  # of the live ops
     independent: bool | None = None  # whether a row has the same score wherever it stands, once that was tried

@@ -45,6 +45,7 @@ class Subject:
     total_rows: int = 0  # how many rows the user gave
     row_numbers: tuple[int, ...] = ()  # of these rows among them
     batch_size: int | None = None
+    memory: int | None = None  # bytes that one pass may take
     progress: bool | None = None
     rules: Mapping[str, Rule] = field(default_factory=dict)
     refuse: bool = False  # unruled="error"
@@ -70,7 +71,7 @@ class Subject:
         """Another pass of a model that was seen before, at plain derivatives: a light one wherever that is the same."""
         record = self.record
         seen = record.forwards > 0 and not record.unseen and record.plain and record.steps is None
-        if not (seen and self.at is None and not self.rules and self.values):
+        if not (seen and self.at is None and not self.rules and self.values) or self.memory is not None:
             return self.run({"*": derivative}, **plan)
         return self.run(light=True, **plan)
 

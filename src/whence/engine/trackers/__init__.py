@@ -80,6 +80,12 @@ class Tracker:
     def follow(self, op: Op) -> None:
         """The op has run: carry the fact from its inputs to its outputs."""
 
+    def place(self) -> Any:
+        """Where in the pass this is: a layer begins, which may be run again."""
+
+    def again(self, place: Any) -> None:
+        """The layer that began at this place is run again: what it does was followed before."""
+
 
 HOOKS = ("begin", "copy", "before", "describe", "run", "follow")
 

@@ -68,6 +68,10 @@ class Provenance(Tracker):
 
     now = 0  # the number of the op
 
+    def __init__(self) -> None:
+        self._lives: dict[int, list[Life]] | None = None  # by op, where layers may be run again
+        self._replays = False
+
     def begin(self, tensor: Tensor, birth: Birth) -> None:
         ids_dim = 0 if birth.positions is None else birth.positions.dim()
         alone = one_token.begin(ids_dim) if ids_dim else None
@@ -79,15 +83,24 @@ class Provenance(Tracker):
 
     def follow(self, op: Op) -> None:
         self.now += 1
-        _follow(op, self.now)
+        lives = None if self._lives is None else self._lives.setdefault(self.now, [])
+        _follow(op, self.now, lives, self._replays)
+
+    def place(self) -> int:
+        self._lives = {} if self._lives is None else self._lives
+        return self.now
+
+    def again(self, place: int) -> None:
+        self.now, self._replays = place, True
 
 
-def _follow(op: Op, now: int) -> None:
+def _follow(op: Op, now: int, lives: list[Life] | None, again: bool) -> None:
+    """`lives` is where those of the outputs are kept; `again`: they are there, and this use was counted."""
     family, name, args, kwargs, live = op.family, op.name, op.args, op.kwargs, op.live
     constants = [t for t in tensors_in(args) if not any(t is other for other in live)]
     weighed = any(not any(t is other for other in op.loose) for t in constants)
     known = [origin_of(t) for t in live]
-    for life in {id(o.life): o.life for o in known}.values() if family != "view" else ():
+    for life in {id(o.life): o.life for o in known}.values() if family != "view" and not again else ():
         life.uses, life.last = life.uses + 1, now
     first, group = known[0], GROUP.get(family)
     depth = max(o.depth for o in known) + (family in WEIGHTED)
@@ -99,7 +112,9 @@ def _follow(op: Op, now: int) -> None:
     turns = family in ("rsqrt", "reciprocal") or (family == "pow" and _falls(args))
     copies, one = group == "view" or family == "scale", len(live) == 1
     mean_before = first.mean if copies or name in ("neg", "negative") else None
-    for output in op.outputs:
+    if lives is not None and not again:
+        lives += [Life(now, now) for _ in op.outputs]
+    for place, output in enumerate(op.outputs):
         same_shape = all(t.shape == output.shape for t in live)
         by_entry = same_shape and one_point and _is_pointwise(family, name, substance)
         alone = None
@@ -119,7 +134,7 @@ def _follow(op: Op, now: int) -> None:
             or (first.attends and (copies or family in ("dropout", "divide") or name == "nan_to_num")),
             alone=alone,
             depth=depth,
-            life=first.life if family == "view" else Life(now, now),
+            life=first.life if family == "view" else Life(now, now) if lives is None else lives[place],
         )
         store.put(output, _ORIGIN, new)
 

@@ -6,6 +6,7 @@ wrote to) is cleared when the explanation closes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -38,6 +39,17 @@ def drop(tensor: Tensor, fact: str) -> None:
 def copy(old: Tensor, new: Tensor, fact: str) -> None:
     """Note on one tensor what is noted on another."""
     put(new, fact, get(old, fact))
+
+
+def all_of(tensor: Tensor) -> dict[str, Any]:
+    """All that is noted on a tensor."""
+    return dict(getattr(tensor, _ATTRIBUTE, None) or {})
+
+
+def put_all(tensor: Tensor, notes: Mapping[str, Any]) -> None:
+    """Note several facts on a tensor."""
+    for fact, value in notes.items():
+        put(tensor, fact, value)
 
 
 def clear(tensor: Tensor) -> None:

@@ -71,6 +71,8 @@ def _run(reading: Reading, auto: bool) -> None:
     def _fused(call: Call, m: Any) -> Gradients:
         """The rule of a fused attention: its own derivative, and a look at the map on the way."""
         size = m.shape[:-1].numel() * m.shape[-2] * m.element_size()
+        if reading.subject.record.by_layer and call.site not in maps:
+            maps.clear()  # of a layer that all targets have come through
         keeps = reading.subject.targets > 1 and (len(maps) + 1) * size < _ROOM
         memo = maps.setdefault(call.site, {}) if keeps else maps.get(call.site)
         return fused_back(call, m, lambda weights, g: reading.came_back(call.site, weights, g), memo)
@@ -116,6 +118,8 @@ class _RowsUnknown(Exception):
 class Reading:
     """Listens to a pass: maps in the order of their calls, hidden states, and where the score reads them."""
 
+    by_layer = True  # a layer that is run again is known by its sites
+
     def __init__(
         self, subject: Subject, receive: Receive, *, gradient: bool, hidden: bool = False, follows_rows: bool = False,
         differentiates: Callable[[], bool] = lambda: True,
@@ -139,6 +143,7 @@ class Reading:
         self.per_row: dict[str, Any] = {}  # receipt entries of the pass
         self._runs: dict[str, int] = {}
         self._by_site: dict[Site, AttentionMap] = {}
+        self._states: dict[Site, list[Tensor]] = {}  # what is noted of layers' outputs, by call
 
     def bears_attention(self, path: str) -> bool:
         """Whether this module is the layer of the attention that was met last; other modules give no states."""
@@ -148,7 +153,7 @@ class Reading:
 
     def fused(self, site: Site, modalities: Any, depth: int, numbers: tuple[Tensor, ...]) -> None:
         """A fused attention, whose map comes on the way back."""
-        self._by_site[site] = self._met(site, modalities, depth, numbers)
+        self._met(site, modalities, depth, numbers)
 
     def value(self, site: Site, tensor: Tensor) -> None:
         """A map, or the hidden state that enters or leaves a layer."""
@@ -173,14 +178,17 @@ class Reading:
             self._receive(m, weights, None, row_axis)
 
     def _watch_input(self, site: Site, tensor: Tensor) -> None:
-        self._runs[site.path] = self._runs.get(site.path, -1) + 1
+        self._runs[site.path] = site.call - 1
         if self.hidden and born_in_a_pass(tensor):
             run, state, per_position = (site.path, self._runs[site.path]), tensor.detach(), self._summed(tensor)
             tensor.register_hook(lambda g: self.activations.setdefault(run, []).append(per_position(g * state)))
 
     def _watch_output(self, site: Site, tensor: Tensor) -> None:
-        norms: list[Tensor] = []
-        self.outputs[site.path] = (self.modality_of_state(tensor, modality_of(tensor)), norms)
+        known = self._states.get(site)  # the layer is run again
+        norms: list[Tensor] = [] if known is None else known
+        if known is None:
+            self.outputs[site.path] = (self.modality_of_state(tensor, modality_of(tensor)), norms)
+            self._states[site] = norms
         order = _rows_first(tensor)
         tensor.register_hook(lambda g: norms.append(order(_norms(g))) if self.differentiates() else None)
 
@@ -218,6 +226,9 @@ class Reading:
         return path in self.members or path in self.extra
 
     def _met(self, site: Site, modalities: Any, depth: int, numbers: tuple[Tensor, ...]) -> AttentionMap:
+        known = self._by_site.get(site)
+        if known is not None:  # the layer is run again
+            return known
         layer = layer_of(self.members, site.path) or site.path
         query, key = both(modalities)
         m = AttentionMap(site, layer, self._runs.get(layer, 0), query, key, self.tokens, depth)
@@ -231,6 +242,7 @@ class Reading:
             alone = m.query_tokens is not None and m.query_tokens.shape[1] == 1  # one query is about all of its keys
             m.query = (not alone and self._names(m.query_tokens)) or (m.key if alone else query)
         self.maps.append(m)
+        self._by_site[site] = m
         return m
 
     def modality_of_state(self, tensor: Tensor, tagged: Any) -> Modality:
