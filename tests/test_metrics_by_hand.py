@@ -439,3 +439,20 @@ def test_a_training_that_fails_is_not_tried_again() -> None:
             metrics={"roar": {"train": train, "k": [50]}},
         )  # fmt: skip
     assert len(calls) == 1
+
+
+# ---- sources ----
+
+
+def test_sources_of_a_linear_model() -> None:
+    """Removed by zeros, a feature takes its contribution along: the ranks of what is left are those of the scores."""
+    own = {"linear_datamodelling_score": {"operator": "zero"}, "source_ablation": {"k": (1, 3), "operator": "zero"}}
+    found = board(Linear(), X, ["input_x_gradient"], own)
+    assert values(found, "input_x_gradient", "linear_datamodelling_score").tolist() == pytest.approx(
+        [1.0] * len(X), abs=1e-3
+    )
+    contributions = (X * W).double().sort(1, descending=True).values
+    score = contributions.sum(1)
+    logs = [torch.nn.functional.logsigmoid(score - contributions[:, :k].sum(1)) for k in (0, 1, 3)]
+    expected = logs[0] - (logs[1] + logs[2]) / 2
+    torch.testing.assert_close(values(found, "input_x_gradient", "source_ablation"), expected, atol=1e-5, rtol=1e-4)

@@ -16,6 +16,7 @@ from whence.adapters.tensors import adapt
 from whence.adapters.wrapped import Wrapped
 from whence.engine import blame
 from whence.errors import InputError, TargetError, WhenceError
+from whence.evaluation import writing
 from whence.subject import Subject
 from whence.subject.masks import real_units
 from whence.subject.units import channel_axis, position_axes
@@ -96,6 +97,10 @@ def read_example(model: Any, row: Mapping[str, Any], place: int, wrt: Any) -> Ex
 
 
 def _wrapped(model: Wrapped, row: Mapping[str, Any], place: int, wrt: Any) -> Example:
+    if model.task == writing.TASK:
+        inputs, told, prompt = writing.written(model, row)
+        subject = adapt(writing.writes(model.model), inputs, method="evaluate", wrt=("input_ids",))
+        return _made(subject, {**row, "inputs": prompt}, place, told, dict(model.stand_ins))
     if model.task not in ("text-classification", "image-classification", "function"):
         raise InputError(
             f"{model!r} cannot be evaluated: its output is not one class per row.\n"
@@ -214,7 +219,8 @@ def _mask(given: Any, place: int) -> Tensor | None:
 
 def content(example: Example) -> bytes:
     """What tells a row's inputs from others': padding does not matter."""
-    values = [example.x[:, example.real]] if example.ids else example.inputs.values()
+    beside = [value for name, value in example.inputs.items() if name == "answer"]
+    values = [example.x[:, example.real], *beside] if example.ids else example.inputs.values()
     parts = [bytes_of(v) if isinstance(v, Tensor) else repr(v).encode() for v in values]
     return hashlib.sha256(b"|".join(parts)).digest()
 

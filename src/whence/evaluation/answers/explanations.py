@@ -20,8 +20,10 @@ from whence.evaluation.data import named
 from whence.evaluation.examples import Example, bytes_of, together, unbroken
 from whence.evaluation.fingerprint import said
 from whence.evaluation.requests import Again, Randomised, View
+from whence.evaluation.writing import Writes
 from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.results.text_units import numbers_of, parts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,7 @@ class Explainer:
             raise ModelError("Randomised weights need an nn.Module.\n  Give the module itself, not a function.")
         other: Any = randomised(root, wanted.stage, wanted.stages, wanted.alone, self.seed)
         if isinstance(self.model, Wrapped):
-            other = replace(self.model, model=other)
+            other = replace(self.model, model=other.lm if isinstance(other, Writes) else other)
         salt = _redrawn(ranker, f"{wanted.stage} of {wanted.stages}, {wanted.alone}".encode())
         examples = [replace(view.example, seed=view.example.seed + salt) for view, _ in asked]
         found = self._each(ranker, other, examples, [view.target for view, _ in asked])
@@ -147,10 +149,11 @@ class Explainer:
         options = {**sized, **self.options, **(ranker.params or {})}
         seed = int(options.pop("seed", self.seed))
         seeds = [(seed * 1_000_003 + example.seed) % 2**31 for example in examples]
+        wanted = [example.told.get("target", number) for example, number in zip(examples, targets, strict=True)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # what matters of them is measured here
             a = explain(
-                model, inputs, method=ranker.method, target=list(targets), seed=seeds, wrt=self.wrt, progress=False,
+                model, inputs, method=ranker.method, target=wanted, seed=seeds, wrt=self.wrt, progress=False,
                 **options,
             )  # fmt: skip
         return [a._pick([i]) for i in range(len(examples))]
@@ -203,7 +206,7 @@ def unit_scores(example: Example, a: Attribution) -> Tensor:
         raise InputError(f"{a.method} explains several inputs.\n  Name the one to evaluate with wrt=.")
     if a.image_size is not None and tuple(a.values.shape[1:]) != example.shape:
         a = a.to_image_size()
-    values = a.values[0].detach().cpu().double()
+    values = _of_tokens(example, a) if _is_by_parts(example, a) else a.values[0].detach().cpu().double()
     if values.dim() == len(example.shape) + 1 and example.channel is not None:
         values = values.sum(example.channel - 1)
     if example.ids and values.dim() == 1:
@@ -216,6 +219,21 @@ def unit_scores(example: Example, a: Attribution) -> Tensor:
     if not bool(torch.isfinite(values[example.real.view(example.shape)]).all()):
         raise InputError(f"{a.method} gave values that are not finite.\n  Leave the row out.")
     return values.flatten()
+
+
+def _is_by_parts(example: Example, a: Attribution) -> bool:
+    """Whether a text was explained by sentences or other parts."""
+    return example.ids and isinstance(a.params.get("units"), str) and a.words is None and a.spans is not None
+
+
+def _of_tokens(example: Example, a: Attribution) -> Tensor:
+    """The values of a text's parts, shared equally among the tokens of each; 0 for tokens of no part."""
+    told, values = example.told, a.values[0].detach().cpu().double()
+    parts = parts_of(told["text"], a.params["units"], told.get("messages"))
+    numbers = torch.tensor(numbers_of(parts, told["spans"], told["special"], 0, False), device="cpu")
+    sizes = torch.bincount(numbers.clamp(min=0), weights=(numbers >= 0).double(), minlength=len(parts))
+    shared = values[: len(parts)] / sizes.clamp(min=1)[: len(parts)]
+    return torch.where(numbers >= 0, shared[numbers.clamp(min=0)], 0.0)
 
 
 def scores_or_error(example: Example, a: Attribution | Exception) -> Tensor | Exception:
