@@ -62,9 +62,7 @@ def run(
     """
     check_choice("executor", executor, ("inline", "process", "ray"))
     check_name(model, executor)
-    _check_workers(executor, address, gpus_per_worker)
-    if columns is not None and not isinstance(columns, Mapping):
-        raise not_allowed("columns", columns, 'a mapping from usual names to those of the data, {"text": "comment"}')
+    _check_call(executor, address, gpus_per_worker, columns)
     for name, count in (("workers", workers), ("shard_rows", shard_rows)):
         if count is not None:
             check_count(name, count)
@@ -96,7 +94,9 @@ def run(
     return Run.at(storage)
 
 
-def _check_workers(executor: str, address: str | None, gpus: float) -> None:
+def _check_call(executor: str, address: str | None, gpus: float, columns: Mapping[str, str] | None) -> None:
+    if columns is not None and not isinstance(columns, Mapping):
+        raise not_allowed("columns", columns, 'a mapping from usual names to those of the data, {"text": "comment"}')
     if address is not None and executor != "ray":
         raise ParameterError('address= is that of a Ray cluster.\n  Leave it out, or give executor="ray".')
     if not isinstance(gpus, Real) or isinstance(gpus, bool) or not 0 <= gpus < math.inf:
