@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev  # five minutes on two cores
 	$(PYTEST) -n 2 --dist loadgroup -m "not every and not slow"
 
-test-all: test $(VENV)/.cluster  # and then what that left out
+test-all: test $(VENV)/.cluster $(VENV)/.docs  # and then what that left out
 	$(PYTEST) -n 2 --dist loadgroup -m "every or slow"
 
 oracles: $(VENV)/.dev $(VENV)/.models  # a skipped test is a failure here

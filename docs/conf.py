@@ -48,5 +48,6 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # it would ask for every page found, which a page that is opened as a file may not
 html_show_copyright = False
 html_theme_options = {"top_of_page_buttons": []}

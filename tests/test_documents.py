@@ -67,7 +67,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_readme_is_one_page() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import whence
 from builder.api import toctree
-from builder.known import PROBED, body_of, bullets, formula, grid, ideas, measured, sections, table_of
+from builder.known import PROBED, body_of, bullets, formula, grid, ideas, measured, paper, sections, table_of
 from whence.evaluation.axioms import properties
 from whence.evaluation.axioms.toys import _LINES, SOURCES, STATED, USUAL
 from whence.registry import Entry
@@ -34,11 +34,11 @@ def page(entry: Entry[Any]) -> str:
     """One axiom."""
     name, own = entry.name, ideas("axioms").get(entry.name, {})
     call = f'```py\ntable = whence.axioms(model, inputs, methods=["gradient", "deeplift"], only=["{name}"])\n```'
-    paper = f"**Paper:** {entry.paper}" if entry.paper else ""
+    source = f"**Paper:** {paper(entry.paper)}" if entry.paper else ""
     return sections(
         name,
         {
-            "": "\n\n".join(filter(None, [own.get("idea", entry.description), paper])),
+            "": "\n\n".join(filter(None, [own.get("idea", entry.description), source])),
             "Definition": formula(own["formula"]) if own else "",
             "Why it matters": own.get("why", ""),
             "How it is measured": "\n\n".join(filter(None, [entry.description, body_of(entry), call])),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import functools
+import inspect
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,6 +80,12 @@ def sections(title: str, parts: Mapping[str, str]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def paper(cited: str) -> str:
+    """A citation whose number leads to the paper: the only addresses outside that pages of entries have."""
+    cited = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", cited)
+    return re.sub(r"doi:(\S+?)(?=[;,]|$)", r"[doi:\1](https://doi.org/\1)", cited)
+
+
 def use(own: Mapping[str, Any]) -> str:
     """What something is good for, and for what not."""
     if not own:
@@ -88,8 +96,6 @@ def use(own: Mapping[str, Any]) -> str:
 
 def body_of(entry: Entry[Any]) -> str:
     """A docstring without its first paragraph, as Markdown: what follows is plain text with names in backticks."""
-    import inspect
-
     paragraphs = (inspect.getdoc(entry.function) or "").split("\n\n")[1:]
     return "\n\n".join(_plain(paragraph) for paragraph in paragraphs)
 

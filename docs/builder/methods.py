@@ -16,6 +16,7 @@ from builder.known import (
     grid,
     ideas,
     measured,
+    paper,
     parameters,
     sections,
     table_of,
@@ -47,7 +48,7 @@ def page(entry: Entry[Any]) -> str:
     name, own = entry.name, ideas("methods").get(entry.name, {})
     aliases = [f"`{alias}`" for alias, of in whence.methods.aliases.items() if of == name]
     facts = [
-        f"**Paper:** {entry.paper}" if entry.paper else "",
+        f"**Paper:** {paper(entry.paper)}" if entry.paper else "",
         f"**Also called:** {', '.join(aliases)}" if aliases else "",
     ]
     call = f'```py\na = whence.explain(model, inputs, method="{name}")\n```'
@@ -109,10 +110,9 @@ def cost(name: str) -> str:
         return ""
     note = (
         f"On {measured()['rows']} rows of each bundled model, by `python -m benchmarks.pages`: passes that a row took "
-        "part in (copies of it share them), and CPU time in units of one plain forward and backward pass. Times are "
-        "from a loaded machine: multiples tell, digits do not."
+        "part in (copies of it share them), and CPU time in units of an explanation by `gradient`, taken in turns."
     )
-    return grid(["model", "forward passes", "backward passes", "× a plain pass"], rows) + f"\n\n{note}"
+    return grid(["model", "forward passes", "backward passes", "× `gradient`"], rows) + f"\n\n{note}"
 
 
 def league(name: str) -> str:

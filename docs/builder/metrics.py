@@ -7,7 +7,7 @@ from typing import Any
 
 import whence
 from builder.api import toctree
-from builder.known import LEAGUE, body_of, bullets, formula, grid, ideas, intervals, parameters, sections, use
+from builder.known import LEAGUE, body_of, bullets, formula, grid, ideas, intervals, paper, parameters, sections, use
 from whence.registry import Entry
 
 SHOWN = 6  # of the methods, by model
@@ -67,7 +67,7 @@ def _facts(entry: Entry[Any]) -> str:
         else f", within {'−∞' if low is None else low} and {'∞' if high is None else high}"
     )
     needs = [NEEDS.get(need, need) for need in facts.get("needs", ())] + ([OF[facts["of"]]] if "of" in facts else [])
-    told = [f"**Better:** {facts['better']}{reach}", f"**Paper:** {entry.paper}"]
+    told = [f"**Better:** {facts['better']}{reach}", f"**Paper:** {paper(entry.paper)}"]
     told += [f"**Needs:** {', '.join(needs)}"] if needs else []
     removed = ", ".join(f'`"{one}"`' for one in facts.get("operators", ()))
     told += (

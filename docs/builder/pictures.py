@@ -14,7 +14,6 @@ from whence.views.components import text
 from whence.views.maps import maps
 
 SENTENCE, IMAGE = 3, 6  # of the models' examples
-BLOCKS = {"leave_one_out", "permutation", "shapley", "kernel_shap", "lime"}  # of images: squares of 4 × 4 pixels
 
 
 @functools.cache
@@ -24,9 +23,9 @@ def _loaded(name: str) -> Any:
 
 def picture(name: str) -> str:
     """A sentence and an image as a method explains them; nothing of what it does not apply to."""
-    facts = whence.methods[name].facts
+    facts, parameters = whence.methods[name].facts, whence.methods[name].parameters
     image = "fashion-vit" if facts.get("needs") == "attention" else "fashion-cnn"
-    blocks = {"units": 4} if name in BLOCKS else {}
+    blocks = {"units": 4} if "units" in parameters and "window" not in parameters else {}  # squares of pixels
     shown = [_text(name), _image(name, image, blocks)]
     return "\n\n".join(filter(None, shown))
 
