@@ -135,7 +135,7 @@ FIELDS = (
           "by themselves what the sentence says", lambda: whence.load("zoo:sentiment"), _reviews, 32, TEXTS,
           {**SHARES, **CURVES, **SUBSETS}, WORDS),
     Field("mosaics", "zoo:mosaic-vit on mosaics with one item, against the item's mask",
-          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 16, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
+          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 8, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
     Field("horses", "EfficientNet-Lite0 on photographs of horses, against the horse's mask", horses.model, horses.rows,
-          10, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
+          6, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
 )  # fmt: skip

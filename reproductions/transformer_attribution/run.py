@@ -336,7 +336,7 @@ def _grid(report: Report, model: Any, given: Any, classes: torch.Tensor, name: s
 
 
 def _horses(report: Report) -> None:
-    model, rows = horses.model(), horses.rows(report.size(24, 2))
+    model, rows = horses.model(), horses.rows(report.size(8, 2))
     chosen = {n: how for n, how in CONVOLUTIONAL.items() if not report.quick or n in ("gradient", "grad_cam")}
     board = whence.evaluate(
         model, rows, methods=chosen, metrics=SEGMENTATION if report.quick else [*PERTURBATION, *SEGMENTATION],
