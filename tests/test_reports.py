@@ -60,6 +60,20 @@ def test_the_deletion_check_by_hand():
         assert [mean[0], mean[-1]] == pytest.approx([expected[0], expected[-1]])
 
 
+def test_the_order_in_which_units_go_is_told():
+    (check,) = whence.compare(Linear(), ROWS[:1], methods=["input_x_gradient"], target=0, check=True).checks
+    assert check.order["input_x_gradient"] == tuple((ROWS[0] * Linear().weight[0]).argsort(descending=True).tolist())
+
+
+def test_the_words_of_a_pair_go_one_by_one():
+    pytest.importorskip("transformers")
+    zoo = whence.load("zoo:sentiment")  # which numbers the words of each text from 0 on
+    row = ("A dull film.", "Never funny!")
+    (check,) = whence.compare(zoo, [row], methods=["integrated_gradients"], check=True).checks
+    assert check.places == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert sorted(check.order["integrated_gradients"]) == list(range(7))
+
+
 def test_random_orders_are_the_same_for_the_same_row_and_differ_among_themselves():
     first, again = (
         whence.compare(Linear(), ROWS[:1], methods=["gradient"], target=0, check=True).checks[0] for _ in range(2)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,35 @@ def written(path: Path, count: int = 40) -> Path:
 def parts(folder: Path) -> dict[str, bytes]:
     """Every file of the answers, by its name."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob("[oe]*/*"))}
+
+
+def repeated(folder: Path, out: Path, times: int) -> Path:
+    """A run whose shards are another's, so many times over, with rows numbered on."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    from whence.runs.plan import Shard
+
+    (out / "out").mkdir(parents=True)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shards = [Shard(**json.loads(line)) for line in (folder / "plan.jsonl").read_text().splitlines()]
+    tables = [parquet.read_table(folder / shard.part) for shard in shards]
+    plan, row = [], 0
+    for number in range(times * len(shards)):
+        old, table = shards[number % len(shards)], tables[number % len(shards)]
+        new = replace(old, shard=number, row=row)
+        about = json.loads(table.schema.metadata[b"whence.shard"]) | {"shard": number, "row": row}
+        metadata = {**table.schema.metadata, b"whence.shard": json.dumps(about, sort_keys=True).encode()}
+        rows = pa.array(range(row, row + old.rows), pa.int64())
+        parquet.write_table(
+            table.set_column(0, "row", rows).replace_schema_metadata(metadata), out / new.part, compression="zstd",
+            write_page_checksum=True,
+        )  # fmt: skip
+        plan.append(new)
+        row += old.rows
+    (out / "plan.jsonl").write_text("".join(f"{json.dumps(shard.plain())}\n" for shard in plan))
+    (out / "manifest.json").write_text(json.dumps({**manifest, "rows": row, "shards": len(plan)}))
+    return out
 
 
 METHODS = ["integrated_gradients", "gradient"]

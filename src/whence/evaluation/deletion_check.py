@@ -22,7 +22,7 @@ from whence.results.attribution import Attribution
 
 ROWS = 12  # that are checked, as many as a page shows
 _STEPS, _DRAWS = 16, 10  # points of a curve at most, and random orders
-_PATCHES = 7  # along a side of an image
+PATCHES = 7  # along a side of an image
 _CLASSES = 5  # that are named
 
 
@@ -39,6 +39,7 @@ class DeletionCheck:
     curves: Mapping[str, tuple[float, ...]]  # by method
     random: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]  # mean, 10 % and 90 % quantile
     first: Mapping[str, str]  # the unit that each method puts first
+    order: Mapping[str, tuple[int, ...]]  # the numbers of the units as each method has them go (`grouped`)
     failed: Mapping[str, str]  # methods that cannot be checked, and why
 
     def left(self, method: str | None = None) -> float:
@@ -68,7 +69,7 @@ def _row(
 ) -> DeletionCheck:  # fmt: skip
     target, operator = _target(next(iter(own.values()))), default(example, "delete", "zero")
     (whole,) = logits.of_examples([example], batch_size)
-    groups, names, unit = _grouped(example)
+    groups, names, unit = grouped(example)
     places = _places(_count(example, groups), steps)
     orders, views, failed = {}, {}, {}
     for name, a in own.items():
@@ -102,7 +103,8 @@ def _row(
         _how(example, operator), tuple(places),
         {name: tuple(curves[i].tolist()) for i, name in enumerate(orders)},
         (tuple(mean.mean(0).tolist()), tuple(low.tolist()), tuple(high.tolist())),
-        {name: names[int(order[0])] for name, order in orders.items()}, failed,
+        {name: names[int(order[0])] for name, order in orders.items()},
+        {name: tuple(order.tolist()) for name, order in orders.items()}, failed,
     )  # fmt: skip
 
 
@@ -123,12 +125,12 @@ def _how(example: Example, operator: str) -> str:
 # ---- units that go together ----
 
 
-def _grouped(example: Example) -> tuple[Tensor, list[str], str]:
+def grouped(example: Example) -> tuple[Tensor, list[str], str]:
     """The group of each unit, −1 for what stays; the groups' names; and what a group is called."""
     units = len(example.free)
     if example.image:
         return _patches(example)
-    numbers = example.told.get("words") if example.ids else None
+    numbers = _numbered(example) if example.ids else None
     if numbers is None or all(number is None for number in numbers):
         names = list(map(str, example.told.get("units", range(units))))
         numbers, unit = list(range(units)), "token" if example.ids else "feature"
@@ -140,6 +142,18 @@ def _grouped(example: Example) -> tuple[Tensor, list[str], str]:
     dense = dense - int(bool((groups < 0).any()))  # what stays comes first
     first = {int(dense[i]): names[i] for i in reversed(range(units))}
     return dense, [first[group] for group in range(int(dense.max()) + 1)], unit
+
+
+def _numbered(example: Example) -> list[int | None] | None:
+    """The word of each token; those of a pair's second text, which has numbers of its own, come after the first's."""
+    words = example.told.get("words")
+    if words is None:
+        return None
+    segments = example.told.get("segments") or [0] * len(words)
+    first = 1 + max((word for word in words if word is not None), default=0)
+    return [
+        None if word is None else word + first * (segment or 0) for word, segment in zip(words, segments, strict=True)
+    ]
 
 
 def _words(example: Example, numbers: Sequence[int | None]) -> list[str]:
@@ -160,11 +174,11 @@ def _words(example: Example, numbers: Sequence[int | None]) -> list[str]:
 def _patches(example: Example) -> tuple[Tensor, list[str], str]:
     height, width = example.shape
     down, across = (
-        torch.arange(size, device="cpu") * min(_PATCHES, size) // size for size in (height, width)
+        torch.arange(size, device="cpu") * min(PATCHES, size) // size for size in (height, width)
     )  # equal parts, up to a pixel
-    groups = (down[:, None] * min(_PATCHES, width) + across).flatten()
+    groups = (down[:, None] * min(PATCHES, width) + across).flatten()
     count = int(groups.max()) + 1
-    names = [f"row {n // min(_PATCHES, width) + 1}, column {n % min(_PATCHES, width) + 1}" for n in range(count)]
+    names = [f"row {n // min(PATCHES, width) + 1}, column {n % min(PATCHES, width) + 1}" for n in range(count)]
     return groups, names, "patch"
 
 

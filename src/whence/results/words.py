@@ -19,7 +19,7 @@ def merged(a: Attribution) -> Attribution:
     """One value per word, the sum of its tokens'; special tokens stay by themselves."""
     if a.words is None or not a.one_input:
         raise InputError("merge_words() needs to know the words.\n  Explain a text with whence.load or whence.wrap.")
-    groups = [_groups(a, row) for row in range(len(a))]
+    groups = [groups_of(a, row) for row in range(len(a))]
     words = [[_word(a, row, group) for group in own] for row, own in enumerate(groups)]
     length = max(map(len, words))
     lead = a.values.shape[: 1 + a.several]
@@ -37,7 +37,7 @@ def merged(a: Attribution) -> Attribution:
     )  # fmt: skip
 
 
-def _groups(a: Attribution, row: int) -> list[list[int]]:
+def groups_of(a: Attribution, row: int) -> list[list[int]]:
     """The tokens of each word; a special token is a group of its own, padding belongs to none."""
     assert a.words is not None
     groups: dict[Any, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -130,16 +130,20 @@ def ranked(vocabulary: Vocabulary, group: str, column: int, side: str, least: in
     return [unit for *_, unit in sorted(found)]
 
 
-def summarize(run: Run, *, unit: str = "word", bound: int = 200_000, rows: int = 20) -> Summary:
+def summarize(
+    run: Run, *, unit: str = "word", bound: int = 200_000, rows: int = 20,
+    each: Callable[[list[int], Array], None] | None = None,
+) -> Summary:  # fmt: skip
     """One pass over a run.
 
     `unit` is "word" or "token"; `bound` is how many pairs of a class and a unit are kept, `rows` how many rows of each
-    list of those that stand out.
+    list of those that stand out. `each` is given the numbers of some rows after the others, and what the methods have
+    in common in each, the mean over pairs of methods.
     """
     check_choice("unit", unit, ("word", "token"))
     check_count("bound", bound)
     check_count("rows", rows)
-    stream = _Stream(run.methods, bound, rows, run.classes)
+    stream = _Stream(run.methods, bound, rows, run.classes, each)
     for block in blocks(run, unit):
         stream.add(block)
     if not stream.rows:
@@ -150,8 +154,11 @@ def summarize(run: Run, *, unit: str = "word", bound: int = 200_000, rows: int =
 class _Stream:
     """The state of the pass."""
 
-    def __init__(self, methods: Sequence[str], bound: int, rows: int, known: Collection[str]) -> None:
-        self.methods, self.known = list(methods), known
+    def __init__(
+        self, methods: Sequence[str], bound: int, rows: int, known: Collection[str],
+        each: Callable[[list[int], Array], None] | None,
+    ) -> None:  # fmt: skip
+        self.methods, self.known, self.each = list(methods), known, each
         self.pairs = list(combinations(range(len(methods)), 2))
         self.rows = self.labelled = self.wrong = 0
         self.strange = Counts(3)  # labels that are no class of the model
@@ -217,6 +224,8 @@ class _Stream:
         there = np.isfinite(table)
         mean = np.where(there, table, 0.0).sum(0) / np.maximum(there.sum(0), 1)
         self.extremes["disagree"].add(np.where(there.any(0), -mean, np.nan), about)
+        if self.each is not None:
+            self.each([int(row["row"]) for row in about], np.where(there.any(0), mean, np.nan))
 
     def _add_map(self, target: str, block: Block) -> None:
         assert block.grid is not None

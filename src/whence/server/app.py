@@ -7,28 +7,30 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from whence import __version__
 from whence.errors import WhenceError
-from whence.server import asks
+from whence.server import asks, documentation, export, questions
 from whence.server.asks import Desk
-from whence.server.jobs import Jobs, Work, told
+from whence.server.browse import Browsed, Filter
+from whence.server.jobs import Event, Jobs, Work, told
 from whence.server.limits import Limits, Refused
 from whence.server.models import Models
-from whence.server.schema import Ask, Predict
+from whence.server.schema import Ask, Export, Predict, RowsWanted
+from whence.server.security import Access, Guard
 from whence.views.components import style
 
 STATIC = Path(__file__).with_name("static")
 
 
-def build(models: Models, limits: Limits | None = None) -> FastAPI:
-    """The application."""
+def build(models: Models, access: Access, run: Browsed | None = None, limits: Limits | None = None) -> Guard:
+    """The application, guarded."""
     limits = limits or Limits()
     desk = Desk(models, limits)
 
@@ -45,8 +47,11 @@ def build(models: Models, limits: Limits | None = None) -> FastAPI:
     _errors(app)
     _models(app, desk)
     _work(app, desk)
+    _exports(app, desk)
+    _run(app, run, models.names)
+    _documentation(app)
     _static(app)
-    return app
+    return Guard(app, access, limits)
 
 
 # ---- errors ----
@@ -108,12 +113,14 @@ def _models(app: FastAPI, desk: Desk) -> None:
 async def _answer(request: Request, work: Work) -> Response:
     """The one result of a short job."""
     events = await request.app.state.jobs.result(work, request.is_disconnected)
-    for name, data in events:
-        if name == "result":
-            return JSONResponse(data)
-        if name == "failed_all":
-            return answered(data)
-    return _error(499, "cancelled", "The client went away.")
+    found = next((data for name, data in events if name == "result"), None)
+    return _ended(events) if found is None else JSONResponse(found)
+
+
+def _ended(events: list[Event]) -> Response:
+    """Why a job has no result."""
+    failed = next((data for name, data in events if name == "failed_all"), None)
+    return answered(failed) if failed is not None else _error(503, "cancelled", "The work was cancelled.\n  Ask again.")
 
 
 # ---- jobs ----
@@ -125,8 +132,8 @@ def _work(app: FastAPI, desk: Desk) -> None:
         """The same as a job, answered at once when all of it is done."""
         events = await request.app.state.jobs.result(work_of(desk, body), request.is_disconnected)
         name, last = events[-1]
-        if name == "failed_all":
-            return answered(last)
+        if name != "done":
+            return _ended(events)
         by = {kind: [data for event, data in events if event == kind] for kind in ("result", "failed")}
         return JSONResponse({"results": by["result"], "failed": by["failed"], "done": last})
 
@@ -156,11 +163,69 @@ async def _stream(job: Any, after: int) -> AsyncIterator[str]:
 
 
 def work_of(desk: Desk, body: Ask) -> Work:
-    kinds: dict[str, Callable[[Desk, Ask, Any], None]] = {"explain": asks.explain_all}
+    kinds: dict[str, Callable[[Desk, Ask, Any], None]] = {
+        "explain": asks.explain_all, "remove": questions.remove, "deletion": questions.deletion,
+        "attention": questions.attention, "generate": questions.generate,
+    }  # fmt: skip
     return lambda job: kinds[body.kind](desk, body, job)
 
 
+# ---- exports ----
+
+
+def _exports(app: FastAPI, desk: Desk) -> None:
+    @app.post("/api/export")
+    async def export_file(body: Export, request: Request) -> Response:
+        """What is on the screen as HTML, JSON or PNG, or the Python or shell command that gives it again."""
+        sent: list[export.Sent] = []
+
+        def work(job: Any) -> None:
+            sent.append(export.export(desk, body))
+
+        events = await request.app.state.jobs.result(work, request.is_disconnected)
+        if not sent:
+            return _ended(events)
+        content, kind, name = sent[0]
+        headers = {**export.HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=kind, headers=headers)
+
+
+# ---- a run ----
+
+
+def _run(app: FastAPI, run: Browsed | None, served: list[str]) -> None:
+    def opened() -> Browsed:
+        if run is None:
+            raise Refused(404, "unknown", "This server has no run.\n  Start it with --run FOLDER.")
+        return run
+
+    @app.get("/api/run")
+    async def about_run() -> Response:
+        """The run that was named when the server started, and its summary when it is computed; null without a run."""
+        return JSONResponse(None if run is None else await asyncio.to_thread(run.about, served))
+
+    @app.get("/api/run/rows")
+    async def run_rows(
+        wanted: Annotated[RowsWanted, Query()],
+    ) -> Response:
+        """Some of its rows, filtered and sorted."""
+        given = wanted.model_dump()
+        how = {name: given.pop(name) for name in ("offset", "limit", "values")}
+        return JSONResponse(await asyncio.to_thread(opened().rows, Filter(**given), **how))
+
+    @app.get("/api/run/rows/{row}")
+    async def run_row(row: int) -> Response:
+        """One row with its explanations."""
+        return JSONResponse(await asyncio.to_thread(opened().row, row))
+
+
 # ---- the page ----
+
+
+def _documentation(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(documentation.page(app.openapi()), media_type="text/html")
 
 
 def _static(app: FastAPI) -> None:
@@ -168,7 +233,7 @@ def _static(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html")
 
-    @app.get("/style.css", include_in_schema=False)
+    @app.get("/static/style.css", include_in_schema=False)
     async def styles() -> Response:
         return Response(style(), media_type="text/css")
 

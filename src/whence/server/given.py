@@ -90,17 +90,20 @@ def _image(encoded: str, limits: Limits) -> Any:
     try:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
         if image.width * image.height > limits.pixels:
-            raise Refused(
-                413, "pixels",
-                f"The image has {image.width:,} × {image.height:,} pixels, and the limit is {limits.pixels:,} in all.\n"
-                "  Make it smaller.",
-            )  # fmt: skip
+            raise _large(f"{image.width:,} × {image.height:,}", limits)
         image.load()
         return image.convert("RGB") if image.mode == "P" else image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
+        raise _large("far too many", limits) from None
+    except (OSError, SyntaxError, ValueError):
         raise InputError(
             f"The image cannot be read.\n  Give a file of one of these kinds: {', '.join(_FORMATS)}."
         ) from None
+
+
+def _large(size: str, limits: Limits) -> Refused:
+    text = f"The image has {size} pixels, and the limit is {limits.pixels:,} in all.\n  Make it smaller."
+    return Refused(413, "pixels", text)
 
 
 def target_of(wrapped: Wrapped, kind: str, asked: Question) -> Any:

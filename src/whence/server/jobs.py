@@ -24,6 +24,7 @@ Event = tuple[str, dict[str, Any]]
 Work = Callable[["Job"], None]
 ENDS = ("done", "cancelled", "failed_all")
 _EVERY = 0.1  # seconds between two events of progress
+_SWEEP = 0.25  # seconds between two looks at all jobs
 _log = logging.getLogger("whence.server")
 
 
@@ -128,6 +129,7 @@ class Jobs:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.closing = False  # set by the handler of a signal, which must not wait for anything
         self._jobs: dict[str, Job] = {}
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = [
@@ -142,6 +144,8 @@ class Jobs:
 
     def start(self, work: Work) -> Job:
         """A new job at the end of the line; refused where the line is full."""
+        if self.closing:
+            raise Refused(503, "ending", "The server is about to end.\n  Start it again.")
         open_ = [job for job in self._jobs.values() if not job.ended]
         if len(open_) >= self.limits.running + self.limits.waiting:
             raise Refused(
@@ -180,11 +184,11 @@ class Jobs:
     async def sweep(self) -> None:
         """Cancels jobs that nobody listens to, and forgets those that ended."""
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(_SWEEP)
             now = time.monotonic()
             for job in list(self._jobs.values()):
                 alone = not job.listeners and now - job.left > self.limits.grace
-                if alone and not job.ended:
+                if (alone or self.closing) and not job.ended:
                     job.stop.set()
                 elif job.ended and not job.listeners and now - job.left > 10 * self.limits.grace:
                     del self._jobs[job.id]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from whence.adapters.load import load
 from whence.adapters.wrapped import Wrapped
-from whence.errors import InputError, ModelError, NoAttention, WhenceError
+from whence.errors import ModelError, NoAttention, WhenceError
+from whence.evaluation.deletion_check import PATCHES
 from whence.methods import methods
 from whence.server.limits import Refused
 from whence.views.families import FAMILIES, family_of, first_of, title_of
@@ -40,6 +43,7 @@ class Offered:
     lock: threading.Lock = field(default_factory=threading.Lock)
     wrapped: Wrapped | None = None
     described: dict[str, Any] | None = None
+    presets: dict[str, dict[str, Any]] | None = None
 
     @property
     def kind(self) -> str | None:
@@ -107,6 +111,13 @@ class Models:
                 one.wrapped = wrapped
             return one.wrapped
 
+    def presets(self, name: str) -> dict[str, dict[str, Any]]:
+        """Parameters with which methods answer while one waits, by method."""
+        one, wrapped = self.offered(name), self.get(name)
+        if one.presets is None:
+            one.presets = _presets(wrapped, _kind(wrapped.task))
+        return one.presets
+
     def listed(self) -> list[dict[str, Any]]:
         """What is known without loading anything."""
         return [self._short(one) for one in self._offered.values()]
@@ -126,15 +137,22 @@ class Models:
     def _described(self, one: Offered, wrapped: Wrapped) -> dict[str, Any]:
         kind, why_not = _kind(wrapped.task), _why_not(wrapped)
         listed = [_method(name, why_not) for name in methods]
-        runs = {m["name"]: m["name"] for m in listed if m["runs"]}
         return {
             **self._short(one), "kind": kind, "task": wrapped.task, "labels": _labels(wrapped),
             "exclusive": wrapped.exclusive, "examples": _examples(one.name, wrapped, kind),
             "takes_pair": wrapped.task == "text-classification" and one.zoo is None, "methods": listed,
-            "families": FAMILIES, "defaults": first_of(runs),
-            "has_attention": not any(methods[n].facts.get("needs") == "attention" for n in why_not),
+            "families": FAMILIES, "defaults": _defaults(kind, why_not),
+            "has_attention": "raw_attention" not in why_not, "presets": self.presets(one.name),
             "chat": bool(getattr(wrapped.tokenizer, "chat_template", None)),
         }  # fmt: skip
+
+
+def _defaults(kind: str, why_not: Mapping[str, str]) -> list[str]:
+    """Four that ask different questions, and that answer while one waits."""
+    slow = set(_SAMPLED if kind in ("image", "prompt", "seq2seq") else ())
+    if "transformer_attribution" not in why_not:
+        slow.add("grad_cam")  # one map of patches is enough
+    return first_of({name: name for name in methods if name not in why_not and name not in slow})
 
 
 def zoo_sources() -> list[str]:
@@ -163,7 +181,10 @@ def _labels(wrapped: Wrapped) -> list[str]:
 def _examples(name: str, wrapped: Wrapped, kind: str) -> list[dict[str, Any]]:
     """Inputs to try a model with; images by their number."""
     if kind == "image":
-        return [{"example": n, "url": f"/api/models/{name}/examples/{n}"} for n in range(len(wrapped.examples))]
+        return [
+            {"example": n, "url": f"/api/models/{name}/examples/{n}", "name": Path(place).name}
+            for n, place in enumerate(wrapped.examples)
+        ]
     key = {"prompt": "prompt", "molecule": "smiles"}.get(kind, "text")
     return [
         {"text": given[0], "pair": given[1]} if isinstance(given, tuple | list) else {key: given}
@@ -185,24 +206,60 @@ def _method(name: str, why_not: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# ---- what keeps an answer quick ----
+
+_SAMPLED = ("shapley", "kernel_shap", "lime")
+LARGE = 112  # pixels of an image's side
+
+
+def _presets(wrapped: Wrapped, kind: str) -> dict[str, dict[str, Any]]:
+    """Removal in patches of images, as many as the deletion curves have; few samples where a pass takes long."""
+    if kind != "image":
+        return {"shapley": {"exact": 10}}
+    side = _side(wrapped)
+    found: dict[str, dict[str, Any]] = {
+        name: {"units": -(-side // PATCHES)} for name in ("leave_one_out", *_SAMPLED)
+    }  # fmt: skip
+    if side >= LARGE:
+        found |= {"smoothgrad": {"samples": 8}, "integrated_gradients": {"steps": 16},
+                  "occlusion": {"window": side // 4, "stride": side // 8}}  # fmt: skip
+        found["shapley"]["samples"] = 2
+        for name in ("kernel_shap", "lime"):
+            found[name]["samples"] = 128
+    return found
+
+
+def _side(wrapped: Wrapped) -> int:
+    (request,) = wrapped.requests([_probe(wrapped)], None)
+    inputs = request.inputs
+    pixels = inputs["pixel_values"] if isinstance(inputs, Mapping) else inputs
+    return int(max(pixels.shape[-2:]))
+
+
+# ---- which methods run ----
+
 _PROBE = "a b"  # a short text, to see whether a method runs at all
+
+
+def _probe(wrapped: Wrapped) -> Any:
+    if wrapped.examples:
+        return wrapped.examples[0]
+    if wrapped.task == "question-answering":
+        return (_PROBE, _PROBE)
+    if wrapped.task == "fill-mask":
+        return f"{_PROBE} {wrapped.tokenizer.mask_token}"
+    if wrapped.entry.reads_images:
+        return np.full((64, 64, 3), 127, dtype=np.uint8)
+    return _PROBE
 
 
 def _why_not(wrapped: Wrapped) -> dict[str, str]:
     """The methods that cannot explain this model, and why: those with needs are tried once."""
-    given: Any = wrapped.examples[0] if wrapped.examples else _PROBE
-    if not wrapped.examples and wrapped.task == "question-answering":
-        given = (_PROBE, _PROBE)
-    if not wrapped.examples and wrapped.task == "fill-mask":
-        given = f"{_PROBE} {wrapped.tokenizer.mask_token}"
-    if not wrapped.examples and wrapped.entry.reads_images:
-        import numpy as np
-
-        given = np.zeros((8, 8, 3), dtype=np.uint8)
-    found = {"permutation": "It takes values from other rows, and there is one row here."}
+    given, found = _probe(wrapped), {"permutation": "It takes values from other rows, and there is one row here."}
     for name, entry in methods.items():
         if entry.facts.get("needs") in ("attention", "maps"):
-            why = _tried(wrapped, given, name)
+            like = "rollout" if name == "attention_flow" and wrapped.entry.reads_images else None  # which is quick
+            why = found.get(like) if like else _tried(wrapped, given, name)
             if why is not None:
                 found[name] = why
     return found
@@ -215,8 +272,7 @@ def _tried(wrapped: Wrapped, given: Any, name: str) -> str | None:
         explain(wrapped, given, method=name, progress=False)
     except NoAttention:
         return "The model has no attention that could be read."
-    except InputError as error:
-        return str(error).splitlines()[0].removeprefix(f"{name} ")
     except WhenceError as error:
-        return str(error).splitlines()[0]
+        told = str(error).splitlines()[0].removeprefix(f"{name} ")
+        return told[:1].upper() + told[1:]
     return None

@@ -73,3 +73,24 @@ class Export(Question):
     methods: list[str] = Field(min_length=1, max_length=40)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     file: str = Field("image.png", max_length=200, description="what an image is called in commands")
+
+
+class RowsWanted(BaseModel):
+    """Which rows of a run, and in which order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offset: int = Field(0, ge=0)
+    limit: int = Field(100, ge=1, le=500)
+    sort: str = Field("row", max_length=40)
+    descending: bool = False
+    label: str | None = None
+    prediction: str | None = None
+    wrong: bool | None = Field(None, description="whether the prediction is not the label")
+    failed: bool | None = Field(None, description="whether something of it could not be explained")
+    probability_above: float | None = None
+    probability_below: float | None = None
+    gap_above: float | None = Field(None, description="of the largest completeness gap among the methods")
+    in_common_below: float | None = Field(None, description="of the share that methods place alike: disagreement")
+    word: str | None = Field(None, max_length=200, description="that the text contains")
+    values: bool = Field(False, description="whether each row comes with its words' values by the run's first method")

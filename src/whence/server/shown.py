@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.evaluation.deletion_check import PATCHES
 from whence.results.attribution import Attribution
 from whence.views.components import MINUS
 from whence.views.families import FAMILIES, family_of, title_of
@@ -33,15 +34,15 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def units_of(a: Attribution, d: Drawn) -> list[dict[str, Any]]:
+def units_of(a: Attribution) -> list[dict[str, Any]]:
     """What the values are of, in their order; pixels have no names."""
-    if d.kind == "molecule":
-        return _atoms(a)
-    if d.kind in ("image", "numbers"):
+    if a.units is None or a.image is not None:
         return []
+    if isinstance(a.units, Mapping) and a.units.keys() == {"atoms", "pairs"}:
+        return _atoms(a)
     found: list[dict[str, Any]] = []
     for name, units in a.by_name("units").items():
-        row = units[0] if units is not None else [str(i) for i in range(a.by_name()[name].shape[-1])]
+        row = [] if units is None else units[0]
         found += [_unit(a, i, unit, PARTS.get(name, "")) for i, unit in enumerate(row)]
     return found
 
@@ -119,7 +120,7 @@ def _rows(d: Drawn, units: Sequence[Mapping[str, Any]], which: Sequence[Tensor])
 def answer(name: str, a: Attribution, seconds: float | None) -> dict[str, Any]:
     """One row by one method."""
     d = drawn(name, a)
-    units = units_of(a, d)
+    units = units_of(a)
     grids = [flat(m.values) if d.kind in ("image", "numbers") else m.values for m in d.maps]
     values, shares = _rows(d, units, grids), _rows(d, units, d.shares)
     several, family = a.several, family_of(a.method)
@@ -158,7 +159,9 @@ def picture(a: Attribution) -> dict[str, Any] | None:
     if a.image is None:
         return None
     pixels = a.image[0].expand(3, -1, -1).permute(1, 2, 0)
-    return {"height": int(pixels.shape[0]), "width": int(pixels.shape[1]), "png": png(pixels)}
+    height, width = int(pixels.shape[0]), int(pixels.shape[1])
+    patches = [min(PATCHES, height), min(PATCHES, width)]
+    return {"height": height, "width": width, "png": png(pixels), "patches": patches}
 
 
 # ---- several methods ----

@@ -107,6 +107,11 @@ def _csv(found: Result, path: Path) -> None:
 
 
 def _picture(found: Result, path: Path) -> None:
+    draw(picture_of(found), path)
+
+
+def picture_of(found: Result) -> Any:
+    """The first rows as a figure of matplotlib's, a method below the other."""
     named = _named(found)
     rows = min(12, len(next(iter(named.values()))))
     tall = 1.3 if all(_is_text(a) for a in named.values()) else 3.2
@@ -117,7 +122,7 @@ def _picture(found: Result, path: Path) -> None:
         name, a = list(named.items())[i % len(named)]
         a.plot(axis, row=i // len(named))
         titled(axis, ": ".join(filter(None, [name, axis.get_title("left")])))
-    draw(figure, path)
+    return figure
 
 
 def draw(figure: Any, path: Path) -> None:
