@@ -1,21 +1,23 @@
 /* The view "Browse a run": summaries, filters, all rows in a table, and the row that is open beside it. */
 
 import { el, fill, later } from "./dom.js";
-import { fixed, percent, ticks, whole } from "./numbers.js";
+import { fixed, part, percent, whole } from "./numbers.js";
 import { get } from "./net.js";
-import { bar, scale, section, trouble, warnings, warning, wash } from "./parts.js";
-import { movers, stats } from "./summary.js";
+import { bar, section, trouble } from "./parts.js";
+import { overAll } from "./summary.js";
 import { windowed } from "./table.js";
 import { rowDrawer } from "./drawer.js";
-import { slice } from "./words.js";
 
-const FILTERS = ["word", "prediction", "label", "gap", "apart"];
+const FILTERS = ["word", "prediction", "label", "gap", "apart", "wrong", "failed", "from"], GAP = 0.005, APART = 0.5;
+const ASKED = { sort: "sort", word: "word", prediction: "prediction", label: "label", gap: "gap_above",
+  apart: "in_common_below", wrong: "wrong", failed: "failed", from: "probability_above" };
 
 /** Draws into `place`. `run` is what the server says of the run as a whole. */
 export function runView(place, app, run) {
   const main = el("main", { class: "main run", id: "main", tabindex: -1 });
-  let state = {}, table = null, drawer = null;
-  const counted = el("span", { class: "soft", "aria-live": "polite" });
+  const head = el("div", { class: "slot over-all" }), counted = el("span", { class: "soft", "aria-live": "polite" });
+  const labels = Object.keys(run.labels), predictions = Object.keys(run.predictions);
+  let state = {}, table = null, drawer = null, timer = 0;
 
   function keep(changes) {
     Object.assign(state, changes);
@@ -24,7 +26,7 @@ export function runView(place, app, run) {
 
   function show(next) {
     state = { ...next, view: "run" };
-    document.title = `${run.title} · Whence`;
+    document.title = `${whole(run.rows)} rows · Whence`;
     app.keep(state);
     drawer = rowDrawer(run, app);
     table = windowed({
@@ -32,99 +34,121 @@ export function runView(place, app, run) {
       sorted: () => ({ by: state.sort ?? "", descending: state.order === "down" }),
     });
     fill(place, main);
-    fill(main, opening(), section("rows", "Rows", counted, filters(), legendOf(), el("div", { class: "browse" }, table.node, drawer.node)));
-    again().then(() => {
-      if (state.row != null) open(state.row);
-    });
+    fill(main, head, section("rows", "Rows", counted, filters(),
+      el("div", { class: `browse${labels.length ? " has-label" : ""}${run.methods.length > 1 ? " has-common" : ""}` },
+      table.node, drawer.node)));
+    drawHead();
+    again().then(() => state.row != null && open(state.row));
   }
 
-  // ---- the head ----
+  // ---- over all rows ----
 
-  function opening() {
-    const told = run.summary ?? {};
-    const classes = Object.entries(told.for ?? {}).slice(0, 2);
-    return [el("section", {}, el("h1", { dir: "auto" }, run.title), el("p", { class: "lead soft" }, run.lead ?? `Model: ${run.model}.`), stats(told.facts ?? [["rows", whole(run.rows)]])),
-      el("div", { class: "warns" }, warnings((run.notes ?? []).map((note) => warning("", note)))),
-      classes.map(([target, units], i) => section(`movers-${i}`, `Which ${run.unit}s move the model`, el("span", { class: "soft" }, `Mean and 95 % interval over the rows, by whose near end they are ordered. Click one for its rows.`), movers(target, units, `${run.space ?? "score"} of ${target}`, (word) => {
-        field.value = word;
-        keep({ word });
-        again();
-        document.getElementById("rows").scrollIntoView();
-      })))];
+  function drawHead() {
+    fill(head, overAll(run, { word: byWord, row: (number) => open(number, true) }));
+    clearTimeout(timer);
+    if (run.pending) timer = setTimeout(learn, 1000);
+  }
+
+  /** The summary is computed while the table can be used already. */
+  async function learn() {
+    const fresh = await get("/api/run").catch(() => null);
+    if (!main.isConnected) return;
+    const ready = fresh && !fresh.pending;
+    if (fresh) Object.assign(run, fresh);
+    drawHead();
+    if (ready) again(true);
+  }
+
+  function byWord(word) {
+    field.value = word;
+    keep({ word });
+    again();
+    document.getElementById("rows").scrollIntoView();
   }
 
   // ---- filters ----
 
-  const field = el("input", { class: "field", type: "search", placeholder: "contains a word …", "aria-label": "contains a word" });
+  const field = el("input", { class: "field", type: "search", placeholder: "contains a word …",
+    "aria-label": "contains a word" });
   field.addEventListener("input", later(250, () => (keep({ word: field.value }), again())));
 
   function filters() {
     field.value = state.word ?? "";
+    const change = (name, value) => {
+      keep({ [name]: value });
+      again();
+    };
     const choice = (name, title, values) => {
-      if (!values?.length) return null;
-      const box = el("select", { class: "btn", on: { change: () => (keep({ [name]: box.value }), again()) } }, el("option", { value: "" }, "all"), values.map((value) => el("option", { value, selected: state[name] === value }, value)));
+      if (values.length < 2) return null;
+      const box = el("select", { class: "btn", on: { change: () => change(name, box.value) } },
+        el("option", { value: "" }, "all"), values.map((value) =>
+        el("option", { value, selected: state[name] === value }, value)));
       return el("label", { class: "soft" }, `${title} `, box);
     };
     const tick = (name, value, title) => {
-      const box = el("input", { type: "checkbox", checked: state[name] != null && state[name] !== "", on: { change: () => (keep({ [name]: box.checked ? value : "" }), again()) } });
-      return el("label", { class: "tick" }, box, ` ${title}`);
+      const box = el("input", { type: "checkbox", checked: Boolean(state[name]),
+        on: { change: () => change(name, box.checked ? value : "") } });
+      return el("label", { class: "tick" }, box, title);
     };
+    const least = el("input", { type: "range", min: 0, max: 100, value: 100 * (state.from || 0),
+      "aria-label": "probability from" }), told = el("output", { class: "num" }, `${least.value} %`);
+    const moved = later(150, () => change("from", Number(least.value) ? String(least.value / 100) : ""));
+    least.addEventListener("input", () => {
+      told.textContent = `${least.value} %`;
+      moved();
+    });
     const clear = el("button", { class: "btn quiet", type: "button", on: {
       click: () => {
         keep(Object.fromEntries(FILTERS.map((name) => [name, ""])));
         show(state);
       },
     } }, "Clear");
-    const predictions = Array.isArray(run.predictions) ? run.predictions : Object.keys(run.predictions ?? {});
-    return el("div", { class: "filters", role: "search" }, field, choice("prediction", "predicted", predictions), choice("label", "label", run.labels),
-      run.methods.length > 1 ? tick("apart", "0.5", "methods disagree") : null, tick("gap", "0.005", "gap over 0.5 %"), clear);
-  }
-
-  function legendOf() {
-    return run.limit ? el("div", { class: "legend" }, scale("two", ticks({ limit: run.limit, over: true, times: false }, 2, "")),
-      el("span", { class: "faint note-of" }, `One scale for all rows: parts of the ${run.space ?? "score"}, by ${run.title_of?.[run.methods[0]] ?? run.methods[0]}.`)) : null;
+    return el("div", { class: "filters", role: "search" }, field, choice("prediction", "predicted", predictions),
+      choice("label", "label", labels),
+      el("label", { class: "soft range" }, "probability from ", least, told), labels.length
+        ? tick("wrong", "true", "prediction is not the label") : null,
+      run.methods.length > 1 ? tick("apart", String(APART), "methods disagree") : null,
+        tick("gap", String(GAP), "gap over 0.5 %"), run.failed ? tick("failed", "true", "not explained") : null, clear);
   }
 
   // ---- the table ----
 
+  const several = run.methods.length > 1;
   const columns = () => [
-    { title: "#", class: "n num", sort: "row" }, { title: run.kind === "image" ? "Image" : "Text", class: "what" },
-    ...(run.labels?.length ? [{ title: "label", class: "lab" }] : []), { title: "prediction", class: "pre" },
-    { title: "probability", class: "pro", sort: "probability" }, ...(run.methods.length > 1 ? [{ title: "in common", class: "com num", sort: "common" }] : []), { title: "gap", class: "gap num", sort: "gap" },
+    { title: "#", class: "n num", sort: "row" }, { title: run.images ? "Image" : "Text", class: "what" },
+      ...(labels.length ? [{ title: "label", class: "lab", sort: "label" }] : []),
+    { title: "prediction", class: "pre", sort: "prediction" },
+      { title: "probability", class: "pro", sort: "probability" },
+      ...(several ? [{ title: "in common", class: "com num", sort: "in_common" }] : []),
+      { title: "gap", class: "gap num", sort: "gap" },
   ];
 
   function cells(row) {
-    const gap = row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`;
-    const apart = row.in_common == null ? "–" : [row.in_common < 0.5 ? el("span", { class: "spotted", title: "methods disagree" }, "● ") : "", percent(row.in_common, 0)];
-    return [whole(row.row), excerpt(row), ...(run.labels?.length ? [el("span", { class: row.label != null && row.label !== row.prediction ? "differs" : null }, row.label ?? "–")] : []),
-      row.prediction ?? "–", row.probability == null ? "–" : [bar(row.probability), el("span", { class: "num" }, percent(row.probability, 0))], ...(run.methods.length > 1 ? [apart] : []), gap];
-  }
-
-  /** The row's own text with the values behind its words. */
-  function excerpt(row) {
-    if (row.image) return el("img", { src: row.image, alt: `Row ${row.row}`, class: "px small" });
-    const text = row.text ?? row.smiles ?? "", out = [];
-    let last = 0;
-    for (const [start, end, value] of row.values ?? []) {
-      if (start < last || end <= start) continue;
-      out.push(slice(text, last, start), wash(el("span", { class: "w" }, slice(text, start, end)), value, run.limit, run.signed?.[run.methods[0]] ?? true));
-      last = end;
-    }
-    return el("span", { class: "line-of", dir: "auto" }, out, slice(text, last));
+    const apart = row.in_common == null ? (run.pending ? "…" : "–")
+      : [row.in_common < APART ? el("span", { class: "spotted", title: "methods disagree" }, "● ") : "",
+      part(row.in_common, false)];
+    const text = row.error ?? row.text ?? row.image ?? "", wrong = row.label != null && row.prediction != null
+      && row.label !== row.prediction;
+    return [whole(row.row), el("span", { class: row.error ? "faint" : "line-of", dir: "auto" }, row.second
+      ? `${text} · ${row.second}` : text),
+      ...(labels.length ? [el("span", { class: wrong ? "differs" : null }, row.label ?? "–")] : []), row.prediction
+        ?? "–",
+      row.probability == null ? "–" : [bar(row.probability),
+        el("span", { class: "num" }, percent(row.probability, 0))], ...(several ? [apart]
+        : []), row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`];
   }
 
   function rows(offset, limit) {
     const asked = new URLSearchParams({ offset, limit });
-    for (const [name, key] of [["sort", "sort"], ["word", "word"], ["prediction", "prediction"], ["label", "label"], ["gap", "gap_above"], ["apart", "common_below"]]) {
-      if (state[name]) asked.set(key, state[name]);
-    }
+    for (const [name, key] of Object.entries(ASKED)) if (state[name]) asked.set(key, state[name]);
     if (state.order === "down") asked.set("descending", "true");
     return get(`/api/run/rows?${asked}`);
   }
 
-  async function again() {
-    const total = await table.reset();
+  async function again(stay = false) {
+    const total = await table.reset(stay);
     if (total != null) fill(counted, `${whole(total)} of ${whole(run.rows)}`);
+    if (stay && state.row != null) table.mark(state.row);
   }
 
   function sortBy(name) {
@@ -135,17 +159,18 @@ export function runView(place, app, run) {
 
   // ---- the open row ----
 
-  const opened = later(80, (row) => open(row.row));
+  const opened = later(80, (row, clicked) => open(row.row, clicked && matchMedia("(max-width: 1000px)").matches));
 
-  async function open(number) {
+  async function open(number, seen = false) {
     keep({ row: number });
     try {
-      drawer.show(await get(`/api/run/rows/${number}`));
+      await drawer.show(await get(`/api/run/rows/${number}`));
       table.mark(number);
+      if (seen) drawer.node.scrollIntoView({ block: "start" });
     } catch (error) {
       drawer.fail(trouble(error.message));
     }
   }
 
-  return { show, stop: () => {}, question: () => (state.row != null ? drawer?.question() ?? null : null) };
+  return { show, stop: () => clearTimeout(timer), question: () => null };
 }

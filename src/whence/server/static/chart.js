@@ -1,4 +1,5 @@
-/* The line chart of a deletion check: one line per method, the random control as a grey band, and where the slider is. */
+/* The line chart of a deletion check: one line per method, the random control as a grey band, and where the
+   slider is. */
 
 import { el, svg } from "./dom.js";
 import { KEYS } from "./numbers.js";
@@ -22,7 +23,8 @@ export function curves({ lines, band, places, at, label, below, width, height = 
   drawing.append(text(LEFT + W / 2, height - 2, "middle", below));
   if (band) {
     const back = band.low.map((p, i) => `L${x(places[i]).toFixed(1)} ${y(p).toFixed(1)}`).reverse().join("");
-    drawing.append(svg("path", { class: "band", d: `${path(band.high)}${back}Z` }), svg("path", { class: "ln mean", d: path(band.mean) }));
+    drawing.append(svg("path", { class: "band", d: `${path(band.high)}${back}Z` }),
+      svg("path", { class: "ln mean", d: path(band.mean) }));
   }
   for (const line of lines) {
     drawing.append(svg("path", { class: "ln", d: path(line.y), "stroke-dasharray": DASHES[line.place % 4],
@@ -41,25 +43,29 @@ export function curves({ lines, band, places, at, label, below, width, height = 
 function marks(lines, places, at, x, y, H) {
   const i = nearest(places, at);
   return [svg("line", { class: "here", x1: x(places[i]), x2: x(places[i]), y1: TOP, y2: TOP + H }),
-    ...lines.map((line) => svg("circle", { cx: x(places[i]), cy: y(line.y[i]), r: 3.5, class: "spot", style: { fill: `var(--k${line.place % 4})` } }))];
+    ...lines.map((line) => svg("circle", { cx: x(places[i]), cy: y(line.y[i]), r: 3.5, class: "spot",
+      style: { fill: `var(--k${line.place % 4})` } }))];
 }
 
 /** The place of the list that is nearest to k from below. */
 export const nearest = (places, k) => Math.max(0, places.findLastIndex((place) => place <= k));
 
 function steps(last, slim) {
-  const most = slim ? 6 : 9, step = [1, 2, 3, 5, 7, 10, 20, 50, 100].find((one) => last / one <= most) ?? Math.ceil(last / most);
+  const most = slim ? 6 : 9, step = [1, 2, 3, 5, 7, 10, 20, 50, 100].find((one) => last / one <= most)
+    ?? Math.ceil(last / most);
   return Array.from({ length: Math.floor(last / step) + 1 }, (_, i) => i * step);
 }
 
 /** The lines' names at their ends, moved apart. */
 function names(lines, band, y, left, low) {
-  const found = lines.map((line) => ({ words: `${KEYS[line.place]}  ${line.name}`, at: y(line.y.at(-1)), colour: `var(--k${line.place % 4})` }));
+  const found = lines.map((line) => ({ words: `${KEYS[line.place]}  ${line.name}`, at: y(line.y.at(-1)),
+    colour: `var(--k${line.place % 4})` }));
   if (band) found.push({ words: "random", at: y(band.mean.at(-1)), colour: "var(--faint)" });
   found.sort((a, b) => a.at - b.at);
   for (let i = 1; i < found.length; i++) found[i].at = Math.max(found[i].at, found[i - 1].at + 14);
   const over = Math.max(0, (found.at(-1)?.at ?? 0) - low - 2);
-  return found.map(({ words, at, colour }) => text(left, at - over + 4, "start", words, { fill: colour, "font-weight": "600" }));
+  return found.map(({ words, at, colour }) => text(left, at - over + 4, "start", words,
+    { fill: colour, "font-weight": "600" }));
 }
 
 /** Draws at the width of its box, again whenever that changes. */

@@ -19,7 +19,8 @@ const kept = new Map(); // the latest questions, so that going back to a class i
 
 /** The view's changing half: {ready, stop, choose(methods), question()}. */
 export function classify({ model, input, state, rail, main, told, keep, explain, still }) {
-  const slots = Object.fromEntries(["opening", "wait", "say", "ask", "agree", "more"].map((name) => [name, el("div", { class: `slot slot-${name}` })]));
+  const slots = Object.fromEntries(["opening", "wait", "say", "ask", "agree", "more"].map((name) =>
+    [name, el("div", { class: `slot slot-${name}` })]));
   slots.opening.setAttribute("aria-live", "polite");
   let ask = null, running = null, asking = null, measuring = null;
   const wait = progress(() => running?.cancel());
@@ -30,7 +31,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     fill(main, Object.values(slots));
     fill(slots.wait, wait.box);
     wait.show("The model is asked");
-    const predicted = await post("/api/predict", { model: model.name, input: sent(input), ...(state.target != null ? { target: state.target } : {}) });
+    const predicted = await post("/api/predict", { model: model.name, input: sent(input),
+      ...(state.target != null ? { target: state.target } : {}) });
     if (!still()) return;
     const image = predicted.image ? await pixels(predicted.image.png) : null;
     if (image) Object.assign(input, { pixels: image });
@@ -48,15 +50,19 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
   /** Turns to a class, with what is known about it already. */
   function open(predicted, target, image, out) {
     stop();
-    const name = JSON.stringify([model.name, sent(input), target]), texts = [predicted.text].flat().filter((text) => text != null);
+    const name = JSON.stringify([model.name, sent(input), target]),
+      texts = [predicted.text].flat().filter((text) => text != null);
     const known = kept.get(name) ?? { results: new Map(), errors: new Map(), deletion: null, attention: null };
     kept.delete(name);
     kept.set(name, known);
     if (kept.size > 24) kept.delete(kept.keys().next().value);
     ask = Object.assign(known, {
-      model, kind: KINDS[model.kind], input, predicted, target, texts, image, out, methods: state.methods, k: state.k ?? known.k,
-      units: predicted.units.length ? predicted.units.map((unit) => ({ ...unit, part: unit.segment ?? 0, kind: unit.part })) : null,
-      molecule: predicted.molecule, patches: predicted.image?.patches ?? [7, 7], layer: state.layer, head: state.head,
+      model, kind: KINDS[model.kind], input, predicted, target, texts, image, out, methods: state.methods, k: state.k
+        ?? known.k,
+      units: predicted.units.length ? predicted.units.map((unit) =>
+        ({ ...unit, part: unit.segment ?? 0, kind: unit.part })) : null,
+      molecule: predicted.molecule, patches: predicted.image?.patches, touched: state.out != null, layer: state.layer,
+        head: state.head,
     });
     ask.errors.clear();
     drawPredictions();
@@ -77,7 +83,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
       keep({ target: index });
       open(ask.predicted, index, ask.image, ask.out);
     };
-    fill(rail, el("div", { class: "head" }, el("h2", { id: "h-target" }, "Prediction"), el("span", { class: "right tiny faint" }, "choose what to explain")),
+    fill(rail, el("div", { class: "head" }, el("h2", { id: "h-target" }, "Prediction"),
+      el("span", { class: "right tiny faint" }, "choose what to explain")),
       predictions(ask.allClasses ? classes : shown, chosen, choose, "h-target"), more);
   }
 
@@ -93,13 +100,16 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     const own = ask;
     wait.show("The methods are asked");
     running = job({ kind: "explain", ...base(), methods: missing }, {
-      progress: ({ done: count, of, method, passes }) => wait.show(`${titleOf(method) ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`, count, of),
+      progress: ({ done: count, of, method, passes }) =>
+        wait.show(`${titleOf(method) ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`,
+        count, of),
       result: (found) => {
         own.results.set(found.method, found);
         draw();
       },
       failed: ({ method, error }) => {
-        for (const name of method ? [method] : missing.filter((one) => !own.results.has(one))) own.errors.set(name, error);
+        for (const name of method ? [method] : missing.filter((one) => !own.results.has(one))) own.errors.set(name,
+          error);
         draw();
       },
     });
@@ -116,7 +126,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     for (const name of missing) if (!ask.results.has(name)) ask.errors.set(name, "Cancelled before it answered.");
     if (still()) {
       draw();
-      fill(slots.more, el("button", { class: "btn", type: "button", on: { click: () => (ask.errors.clear(), run()) } }, "Ask again"));
+      fill(slots.more, el("button", { class: "btn", type: "button", on: { click: () => (ask.errors.clear(), run()) } },
+        "Ask again"));
     }
   }
 
@@ -137,17 +148,28 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     measuring?.cancel();
     asking = question(ask, drawn(ask), {
       keep: () => keep({ out: [...ask.out].sort((a, b) => a - b), k: ask.k, layer: ask.layer, head: ask.head }),
-      remove: (out) => asked({ kind: "remove", ...base(), removed: out, methods: answered(drawn(ask)).map((d) => d.name) }),
+      remove: without,
       predict: (next) => post("/api/predict", { model: model.name, input: sent(next), target: ask.target }),
       explain, withText: (text) => ({ ...input, [ask.texts.length > 1 ? "pair" : "text"]: text }),
       deletion: (listeners) => explained.then((how) => how !== "cancelled" && measure(listeners)),
     });
     fill(slots.ask, asking?.node);
     const heads = model.has_attention && ask.kind === "text" ? attention(ask, {
-      attention: (listeners) => listeners.started(job({ kind: "attention", ...base() }, listeners)),
+      attention: (layer, head) => asked({ kind: "attention", ...base(), ...(layer != null ? { layer } : {}),
+        ...(head != null && head >= 0 ? { head } : {}) }),
       keep: () => keep({ layer: ask.layer, head: ask.head }),
     }) : null;
     fill(slots.more, heads, reproduce(exported));
+  }
+
+  /** The model again without some units, in the words of the class that is explained. */
+  async function without(out) {
+    const own = ask.target;
+    const { before, after, expected, space } = await asked({ kind: "remove", ...base(), removed: out,
+      methods: answered(drawn(ask)).map((d) => d.name) });
+    const told = (classes) => ({ ...classes.find((one) => one.index === own),
+      prediction: classes.reduce((a, b) => (a.probability >= b.probability ? a : b)).label });
+    return { before: told(before), after: told(after), expected, unit: space };
   }
 
   function measure(listeners) {
@@ -165,7 +187,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     measuring.finished.then((how) => how === "cancelled" && own === ask && listeners.cancelled());
   }
 
-  const exported = () => ({ ...base(), methods: ask.methods.filter((name) => !ask.errors.has(name)), ...(input.name && input.image ? { file: input.name } : {}) });
+  const exported = () => ({ ...base(), methods: ask.methods.filter((name) => !ask.errors.has(name)),
+    ...(input.name && input.image ? { file: input.name } : {}) });
 
   function stop() {
     running?.cancel();
@@ -174,6 +197,7 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
 
   return {
     ready, stop,
+    themed: () => ask?.kind === "image" && draw(),
     question: () => (ask ? exported() : null),
     choose(names) {
       if (!ask) return;

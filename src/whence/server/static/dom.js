@@ -4,7 +4,8 @@
 export const $ = (selector, within = document) => within.querySelector(selector);
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-/** An element. `props`: class, style (an object), data (an object), on (listeners), and attributes; null leaves one out. */
+/** An element. `props`: class, style (an object), data (an object), on (listeners), and attributes; null leaves
+ * one out. */
 export function el(tag, props = {}, ...children) {
   return filled(document.createElement(tag), props, children);
 }
@@ -30,14 +31,16 @@ function filled(node, { class: name, style, data, on, ...attributes }, children)
 export function fill(node, ...children) {
   const held = node.contains(document.activeElement) ? document.activeElement.dataset?.focus : undefined;
   node.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
-  if (held !== undefined) $$("[data-focus]", node).find((one) => one.dataset.focus === held)?.focus({ preventScroll: true });
+  if (held !== undefined) $$("[data-focus]", node).find((one) =>
+    one.dataset.focus === held)?.focus({ preventScroll: true });
   return node;
 }
 
 /** Arrow keys move the focus through items that are one stop of the Tab key; `choose` is told where it went. */
 export function roving(box, selector, choose = null) {
   const items = $$(selector, box);
-  const start = Math.max(0, items.findIndex((item) => item.getAttribute("aria-checked") === "true" || item.dataset.here));
+  const start = Math.max(0, items.findIndex((item) => item.getAttribute("aria-checked") === "true"
+    || item.dataset.here));
   items.forEach((item, i) => (item.tabIndex = i === start ? 0 : -1));
   box.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
@@ -61,6 +64,3 @@ export function later(milliseconds, action) {
     timer = setTimeout(() => action(...given), milliseconds);
   };
 }
-
-/** Whether something is typed into this element. */
-export const isField = (node) => /^(INPUT|TEXTAREA|SELECT)$/.test(node.tagName) || node.isContentEditable;

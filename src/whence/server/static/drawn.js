@@ -1,4 +1,5 @@
-/* What each method says in one unit: a share of its total, or a multiple of an even spread; and what is said about all. */
+/* What each method says in one unit: a share of its total, or a multiple of an even spread; and what is said
+   about all. */
 
 import { KEYS, byChance, common, pooled, scaleOfShares, scaleOfTimes, shares } from "./numbers.js";
 
@@ -8,7 +9,8 @@ export function drawn(ask) {
   return ask.methods.map((name, place) => {
     const about = ask.model.methods.find((one) => one.name === name) ?? { name, title: name, family: "Others" };
     const result = ask.results.get(name), error = ask.errors.get(name);
-    const base = { name, place, letter: KEYS[place], title: about.title, family: about.family, question: about.question, error };
+    const base = { name, place, letter: KEYS[place], title: about.title, family: about.family,
+      question: about.question, error };
     if (!result) return { ...base, signed: about.signed ?? true, values: null };
     const fits = special && special.length === result.values.length && !special.every(Boolean);
     const own = shares(result.values, fits ? special : null);
@@ -60,4 +62,5 @@ export function ends(values) {
 
 /** The places with the largest magnitudes, at most `count` of them. */
 export const strongest = (values, count) =>
-  values.map((x, i) => [Math.abs(x), i]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]).slice(0, count).map(([, i]) => i);
+  values.map((x, i) => [Math.abs(x), i]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]).slice(0,
+    count).map(([, i]) => i);

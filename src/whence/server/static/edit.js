@@ -11,7 +11,8 @@ export function changes(before, after) {
   const [a, b] = [before, after].map((text) => text.split(/(\s+)/).filter(Boolean));
   const long = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--) {
-    for (let j = b.length - 1; j >= 0; j--) long[i][j] = a[i] === b[j] ? long[i + 1][j + 1] + 1 : Math.max(long[i + 1][j], long[i][j + 1]);
+    for (let j = b.length - 1; j >= 0; j--) long[i][j] = a[i] === b[j] ? long[i + 1][j + 1] + 1
+      : Math.max(long[i + 1][j], long[i][j + 1]);
   }
   const out = [];
   const push = (kind, text) => (out.at(-1)?.kind === kind ? (out.at(-1).text += text) : out.push({ kind, text }));
@@ -26,19 +27,25 @@ export function changes(before, after) {
 const marked = (before, after) => changes(before, after).filter((one) => one.text.trim()).map(({ kind, text }) =>
   kind === "same" ? (text.length > 24 ? " … " : text) : el(kind, {}, text.trim(), " "));
 
-/** A field with the text, and the list of what was tried. `on.predict(input)` asks the model, `on.explain(input)` goes over to it. */
+/** A field with the text, and the list of what was tried. `on.predict(input)` asks the model,
+ * `on.explain(input)` goes over to it. */
 export function edits(ask, on) {
-  const list = tried.get(ask.predicted) ?? [], part = ask.texts.length - 1, field = el("textarea", { class: "field", id: "edit", rows: 2, data: { focus: "edit" } });
+  const list = tried.get(ask.predicted) ?? [], part = ask.texts.length - 1,
+    field = el("textarea", { class: "field", id: "edit", rows: 2, data: { focus: "edit" } });
   tried.set(ask.predicted, list);
   field.value = ask.texts[part];
   const now = el("div", { class: "ba-edit", "aria-live": "polite" }), table = el("table", { class: "lines edits" });
   const before = ask.predicted.classes.find((one) => one.index === ask.target)?.probability ?? 0;
   const best = (classes) => classes.reduce((a, b) => (a.probability >= b.probability ? a : b)).index;
   const row = ({ text, classes }) => {
-    const after = classes.find((one) => one.index === ask.target)?.probability ?? 0, flips = best(classes) !== best(ask.predicted.classes);
-    return el("tr", {}, el("td", { dir: "auto" }, marked(ask.texts[part], text)), el("td", { class: "num soft" }, `${percent(before)} →`),
-      el("td", { class: "num" }, flips ? el("b", {}, percent(after)) : percent(after)), el("td", { class: "num soft" }, flips ? "flips" : ""),
-      el("td", {}, el("button", { class: "btn quiet", type: "button", on: { click: () => on.explain(on.withText(text)) } }, "Explain")));
+    const after = classes.find((one) => one.index === ask.target)?.probability ?? 0,
+      flips = best(classes) !== best(ask.predicted.classes);
+    return el("tr", {}, el("td", { dir: "auto" }, marked(ask.texts[part], text)),
+      el("td", { class: "num soft" }, `${percent(before)} →`),
+      el("td", { class: "num" }, flips ? el("b", {}, percent(after)) : percent(after)),
+        el("td", { class: "num soft" }, flips ? "flips" : ""),
+      el("td", {}, el("button", { class: "btn quiet", type: "button",
+        on: { click: () => on.explain(on.withText(text)) } }, "Explain")));
   };
   const draw = () => fill(table, el("tbody", {}, list.slice(0, 8).map(row)));
   let turn = 0;
@@ -61,5 +68,6 @@ export function edits(ask, on) {
   field.addEventListener("input", soon);
   field.addEventListener("change", () => list[0] && (list[0].open = false)); // the next edit is another line
   draw();
-  return el("div", { class: "edit" }, el("h3", {}, el("label", { for: "edit" }, "Or change the text")), field, now, table);
+  return el("div", { class: "edit" }, el("h3", {}, el("label", { for: "edit" }, "Or change the text")), field, now,
+    table);
 }

@@ -4,14 +4,16 @@ import { el, fill } from "./dom.js";
 import { fold, segments, trouble } from "./parts.js";
 import { postForFile } from "./net.js";
 
-const FILES = { html: ["HTML", "a report that needs no server"], png: ["PNG", "a picture"], json: ["JSON", "every number"], python: ["Python", "the script"], shell: ["Shell", "the command"] };
+const FILES = { html: ["HTML", "a report that needs no server"], png: ["PNG", "a picture"],
+  json: ["JSON", "every number"], python: ["Python", "the script"], shell: ["Shell", "the command"] };
 const ENDINGS = { python: "py", shell: "sh" };
 
 /** A menu below a button. `question()` is what is on the screen, as the server takes it, or null. */
 export function exportMenu(question) {
   const told = el("div", { "aria-live": "polite" });
   const list = el("div", { class: "menu", role: "menu", id: "export-menu" });
-  const box = el("details", { class: "menu-of", id: "export" }, el("summary", { class: "btn", role: "button", "aria-haspopup": "menu" }, "Export"), list);
+  const box = el("details", { class: "menu-of", id: "export" },
+    el("summary", { class: "btn", role: "button", "aria-haspopup": "menu" }, "Export"), list);
   const close = () => (box.open = false);
   const copy = el("button", { role: "menuitem", type: "button", on: {
     async click() {
@@ -19,7 +21,8 @@ export function exportMenu(question) {
       fill(told, el("p", { class: "tiny" }, "The link is copied."));
     },
   } }, el("b", {}, "Link"), el("span", { class: "faint" }, "to this very view"));
-  fill(list, Object.entries(FILES).map(([format, [name, what]]) => el("button", { role: "menuitem", type: "button", data: { format }, on: { click: () => save(format) } },
+  fill(list, Object.entries(FILES).map(([format, [name, what]]) =>
+    el("button", { role: "menuitem", type: "button", data: { format }, on: { click: () => save(format) } },
     el("b", {}, name), el("span", { class: "faint" }, what))), copy, told);
   async function save(format) {
     const asked = question();
@@ -27,7 +30,7 @@ export function exportMenu(question) {
     fill(told, el("p", { class: "tiny" }, "Made …"));
     try {
       const blob = await postForFile("/api/export", { ...asked, format });
-      const link = el("a", { href: URL.createObjectURL(blob), download: `whence.${ENDINGS[format] ?? format}` });
+      const link = el("a", { href: URL.createObjectURL(blob), download: `explained.${ENDINGS[format] ?? format}` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
       fill(told);
@@ -59,7 +62,8 @@ export function reproduce(question) {
       fill(choice, segments("Language", { shell: "Shell", python: "Python" }, format, (next) => {
         format = next;
         draw();
-      }), el("button", { class: "btn quiet", type: "button", on: { click: () => navigator.clipboard?.writeText(code.textContent) } }, "Copy"));
+      }), el("button", { class: "btn quiet", type: "button",
+        on: { click: () => navigator.clipboard?.writeText(code.textContent) } }, "Copy"));
       try {
         code.textContent = await (await postForFile("/api/export", { ...question(), format })).text();
       } catch (error) {

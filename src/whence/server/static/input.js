@@ -4,24 +4,29 @@ import { el, fill } from "./dom.js";
 import { plain } from "./pictures.js";
 
 const FIELDS = {
-  text: [["text", "Text", 4]], pair: [["text", "First text", 2], ["pair", "Second text", 3]], prompt: [["prompt", "Prompt", 4]],
+  text: [["text", "Text", 4]], pair: [["text", "First text", 2], ["pair", "Second text", 3]],
+    prompt: [["prompt", "Prompt", 4]],
   seq2seq: [["text", "Text", 3]], molecule: [["smiles", "SMILES", 2]],
 };
 
-export const textKeys = (kind, pair) => (kind === "text" && pair ? FIELDS.pair : FIELDS[kind] ?? []).map(([key]) => key);
+export const textKeys = (kind, pair) => (kind === "text" && pair ? FIELDS.pair : FIELDS[kind] ?? []).map(([key]) =>
+  key);
 
 /** The rail's first part. `given(input, anew)` is called with what is to be explained. */
 export function inputPart(box, model, input, told, given) {
-  const head = el("div", { class: "head" }, el("h2", { id: "h-input" }, "Input"), el("span", { class: "right tiny faint" }, told));
+  const head = el("div", { class: "head" }, el("h2", { id: "h-input" }, "Input"),
+    el("span", { class: "right tiny faint" }, told));
   fill(box, head, model.kind === "image" ? imageField(model, input, given) : textFields(model, input, given));
 }
 
 // ---- texts ----
 
 function textFields(model, input, given) {
-  const two = model.kind === "pair" || input.pair != null, shown = two && model.kind === "text" ? FIELDS.pair : FIELDS[model.kind];
+  const two = model.kind === "pair" || input.pair != null, shown = two && model.kind === "text" ? FIELDS.pair
+    : FIELDS[model.kind];
   const fields = shown.map(([key, name, rows]) => {
-    const field = el("textarea", { class: "field", id: `in-${key}`, rows, spellcheck: "false", dir: "auto", data: { focus: `in ${key}`, key }, "aria-label": name });
+    const field = el("textarea", { class: "field", id: `in-${key}`, rows, spellcheck: "false", dir: "auto",
+      data: { focus: `in ${key}`, key }, "aria-label": name });
     field.value = input[key] ?? "";
     return field;
   });
@@ -30,7 +35,8 @@ function textFields(model, input, given) {
     const same = fields.every((field) => field.value === (input[field.dataset.key] ?? ""));
     if (!same && Object.values(next).some((text) => text.trim())) given(next, true);
   };
-  const go = el("button", { class: "btn primary", type: "button", data: { focus: "go" }, on: { click: send } }, "Explain");
+  const go = el("button", { class: "btn primary", type: "button", data: { focus: "go" }, on: { click: send } },
+    "Explain");
   const changed = () => (go.disabled = fields.every((field) => field.value === (input[field.dataset.key] ?? "")));
   for (const field of fields) {
     field.addEventListener("input", changed);
@@ -43,8 +49,12 @@ function textFields(model, input, given) {
   }
   changed();
   const pairs = model.kind === "text" && model.takes_pair
-    ? el("button", { class: "link", type: "button", on: { click: () => given(input.pair == null ? { ...input, pair: "" } : { text: input.text }, false) } }, input.pair == null ? "second text" : "one text") : null;
-  return [el("div", { class: "fields" }, fields), el("div", { class: "under" }, go, el("span", { class: "tiny faint" }, "Ctrl ↵"), pairs, examplesOf(model, input, given))];
+    ? el("button", { class: "link", type: "button",
+      on: { click: () => given(input.pair == null ? { ...input, pair: "" } : { text: input.text },
+      false) } }, input.pair == null ? "second text" : "one text") : null;
+  return [el("div", { class: "fields" }, fields),
+    el("div", { class: "under" }, go, el("span", { class: "tiny faint" }, "Ctrl ↵"), pairs,
+    examplesOf(model, input, given))];
 }
 
 /** The next example, and all of them in a list. */
@@ -53,18 +63,22 @@ function examplesOf(model, input, given) {
   const all = model.examples.filter((one) => one[key]);
   if (!all.length) return null;
   const name = (one) => (one[key].length > 60 ? `${one[key].slice(0, 58)}…` : one[key]);
-  const box = el("select", { class: "btn quiet examples", "aria-label": "Examples", on: { change: () => given({ ...all[Number(box.value)] }, true) } },
-    el("option", { value: "", hidden: true, selected: true }, "Examples"), all.map((one, i) => el("option", { value: i }, name(one))));
+  const box = el("select", { class: "btn quiet examples", "aria-label": "Examples",
+    on: { change: () => given({ ...all[Number(box.value)] }, true) } },
+    el("option", { value: "", hidden: true, selected: true }, "Examples"),
+      all.map((one, i) => el("option", { value: i }, name(one))));
   return box;
 }
 
 // ---- images ----
 
 function imageField(model, input, given) {
-  const file = el("input", { type: "file", accept: "image/*", class: "sr", id: "file", on: { change: () => taken(file.files[0], given) } });
+  const file = el("input", { type: "file", accept: "image/*", class: "sr", id: "file",
+    on: { change: () => taken(file.files[0], given) } });
   const choose = el("label", { class: "link", for: "file" }, "choose a file");
   const zone = el("div", { class: "drop" }, input.pixels ? thumb(input.pixels) : el("span", { class: "px" }),
-    el("div", {}, el("p", {}, input.name ?? "An image"), el("p", { class: "tiny faint" }, "Drop an image here, paste one, or ", file, choose, ".")));
+    el("div", {}, el("p", {}, input.name ?? "An image"),
+      el("p", { class: "tiny faint" }, "Drop an image here, paste one, or ", file, choose, ".")));
   const over = (on) => (event) => {
     event.preventDefault();
     zone.classList.toggle("over", on);
@@ -73,8 +87,10 @@ function imageField(model, input, given) {
   zone.addEventListener("dragover", over(true));
   zone.addEventListener("dragleave", over(false));
   zone.addEventListener("drop", over(false));
-  const thumbs = el("div", { class: "thumbs", role: "group", "aria-label": "Examples" }, model.examples.map((one, i) => el("button", {
-    type: "button", "aria-label": one.name ?? `Example ${i + 1}`, title: one.name, "aria-current": String(input.example === i), data: { focus: `example ${i}` },
+  const thumbs = el("div", { class: "thumbs", role: "group", "aria-label": "Examples" },
+    model.examples.map((one, i) => el("button", {
+    type: "button", "aria-label": one.name ?? `Example ${i + 1}`, title: one.name,
+      "aria-current": String(input.example === i), data: { focus: `example ${i}` },
     on: { click: () => given({ example: i, name: one.name ?? `Example ${i + 1}` }, true) },
   }, el("img", { src: one.url, alt: "", class: "px", loading: "lazy" }))));
   return [zone, thumbs];
@@ -91,7 +107,8 @@ function thumb(image) {
 export function taken(file, given) {
   if (!file) return;
   const reader = new FileReader();
-  reader.addEventListener("load", () => given({ image: String(reader.result).replace(/^data:[^,]*,/, ""), name: file.name || "pasted image" }, true));
+  reader.addEventListener("load", () => given({ image: String(reader.result).replace(/^data:[^,]*,/, ""),
+    name: file.name || "pasted image" }, true));
   reader.readAsDataURL(file);
 }
 

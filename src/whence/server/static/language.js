@@ -9,20 +9,26 @@ import { sent } from "./input.js";
 import { ask as asked, job } from "./net.js";
 import { key, legend, predictions, progress, section, segments, trouble, warning, warnings } from "./parts.js";
 import { clauses, found, joined } from "./pieces.js";
-import { receipt } from "./receipt.js";
+import { question } from "./question.js";
+import { noted, receipt } from "./receipt.js";
 import { bars, reading, tops } from "./words.js";
 
-const SPANS = { token: "Token", clause: "Clause", whole: "Whole answer" }, SCOPES = { prompt: "The prompt", all: "Everything before" };
+const SPANS = { token: "Token", clause: "Clause", whole: "Whole answer" },
+  SCOPES = { prompt: "The prompt", all: "Everything before" };
 const LOOKS = { rows: "Rows", columns: "Columns", bars: "Bars" };
 const clean = (text) => text.replace(/^##/, "").trim() || "␣";
 
 /** The view's changing half: {ready, stop, choose(methods), question()}. */
 export function language({ model, input, state, rail, main, told, keep, still }) {
-  const slots = Object.fromEntries(["opening", "wait", "answer", "say", "else", "agree", "more"].map((name) => [name, el("div", { class: `slot slot-${name}` })]));
+  const slots = Object.fromEntries(["opening", "wait", "answer", "say", "ask", "else", "agree", "more"].map((name) =>
+    [name, el("div", { class: `slot slot-${name}` })]));
   slots.opening.setAttribute("aria-live", "polite");
   let written = null, running = null, methods = state.methods;
-  let at = state.token ?? 0, span = state.span in SPANS ? state.span : "token", scope = state.order === "all" ? "all" : "prompt", look = state.look in LOOKS ? state.look : "rows";
-  let rather = null; // the other token of a contrast
+  let at = state.token ?? 0, span = state.span in SPANS ? state.span : "token", scope = state.order === "all" ? "all"
+    : "prompt", look = state.look in LOOKS ? state.look : "rows";
+  let rather = null, asking = null; // the other token of a contrast; the section of questions
+  const out = new Set(state.out ?? []);
+  let touched = state.out != null;
   const results = new Map(), errors = new Map(); // by method, and by the contrast that it is of
   const wait = progress(() => running?.cancel());
   const base = () => ({ model: model.name, input: sent(input), target: written.ids });
@@ -32,10 +38,10 @@ export function language({ model, input, state, rail, main, told, keep, still })
     fill(main, Object.values(slots));
     fill(slots.wait, wait.box);
     wait.show("The model writes");
-    written = await asked({ kind: "generate", model: model.name, input: sent(input), tokens: 20, ...(state.answer ? { target: state.answer } : {}) });
+    written = await asked({ kind: "generate", model: model.name, input: sent(input), tokens: 20,
+      ...(state.answer ? { target: state.answer } : {}) });
     if (!still()) return;
     at = Math.min(at, written.tokens.length - 1);
-    told(counted(written.prompt_tokens ?? written.units?.length ?? 0, "token"));
     drawRail();
     const other = written.tokens[at]?.alternatives?.find((one) => one.text === state.rather);
     if (other) rather = other;
@@ -45,7 +51,8 @@ export function language({ model, input, state, rail, main, told, keep, still })
   // ---- the rail: a continuation of one's own ----
 
   function drawRail() {
-    const field = el("textarea", { class: "field", rows: 2, id: "in-answer", "aria-label": "The answer to explain", placeholder: "The model's own answer; write another one to explain that" });
+    const field = el("textarea", { class: "field", rows: 2, id: "in-answer", "aria-label": "The answer to explain",
+      placeholder: "The model's own answer; write another one to explain that" });
     field.value = state.answer ?? "";
     const send = () => {
       if (field.value === (state.answer ?? "")) return;
@@ -60,7 +67,8 @@ export function language({ model, input, state, rail, main, told, keep, still })
     };
     field.addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && send());
     field.addEventListener("change", send);
-    fill(rail, el("div", { class: "head" }, el("h2", { id: "h-target" }, "Answer"), el("span", { class: "right tiny faint" }, state.answer ? "given" : "as the model writes it")), field);
+    fill(rail, el("div", { class: "head" }, el("h2", { id: "h-target" }, "Answer"),
+      el("span", { class: "right tiny faint" }, state.answer ? "given" : "as the model writes it")), field);
   }
 
   // ---- asking ----
@@ -74,14 +82,18 @@ export function language({ model, input, state, rail, main, told, keep, still })
     const named = Object.fromEntries(missing.map((method) => [method, name(method)]));
     running?.cancel();
     wait.show("The methods are asked");
-    running = job({ kind: "explain", ...base(), methods: missing, ...(rather ? { contrast: { token: at, instead: rather.id } } : {}) }, {
-      progress: ({ done, of, method, passes }) => wait.show(`${model.methods.find((one) => one.name === method)?.title ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`, done, of),
+    running = job({ kind: "explain", ...base(), methods: missing,
+      ...(rather ? { contrast: { token: at, instead: rather.id } } : {}) }, {
+      progress: ({ done, of, method, passes }) =>
+        wait.show(`${model.methods.find((one) => one.name === method)?.title ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`, done, of),
       result: (one) => {
+        if (!results.size) told(counted(one.units.filter((unit) => unit.part !== "written").length, "token"));
         results.set(named[one.method], one);
         draw();
       },
       failed: ({ method, error }) => {
-        for (const one of method ? [method] : missing.filter((m) => !results.has(named[m]))) errors.set(named[one], error);
+        for (const one of method ? [method] : missing.filter((m) => !results.has(named[m]))) errors.set(named[one],
+          error);
         draw();
       },
     });
@@ -92,7 +104,8 @@ export function language({ model, input, state, rail, main, told, keep, still })
 
   const picked = () => {
     const all = written.tokens.map((_, j) => j);
-    return rather || span === "token" ? [at] : span === "whole" ? all : clauses(written.tokens.map((one) => one.text)).find((own) => own.includes(at));
+    return rather || span === "token" ? [at] : span === "whole" ? all
+      : clauses(written.tokens.map((one) => one.text)).find((own) => own.includes(at));
   };
 
   /** The answers of the methods for the chosen tokens, in the form of a text of two parts: prompt, answer so far. */
@@ -102,52 +115,82 @@ export function language({ model, input, state, rail, main, told, keep, still })
     const prompt = input.prompt ?? input.text ?? "", units = [];
     if (first) {
       const reads = first.units.filter((unit) => unit.part !== "written");
-      const spans = reads.some((unit) => unit.end > unit.start) ? reads.map((unit) => [unit.start, unit.end]) : found(prompt, reads.map((unit) => unit.text));
-      reads.forEach((unit, i) => units.push({ ...unit, start: spans[i]?.[0] ?? 0, end: spans[i]?.[1] ?? 0, part: 0, special: unit.special || !spans[i] }));
-      const starts = first.units.length - reads.length > written.tokens.length - 1 ? 1 : 0; // an encoder's decoder begins with a token of its own
+      const spans = reads.some((unit) => unit.end > unit.start) ? reads.map((unit) => [unit.start, unit.end])
+        : found(prompt, reads.map((unit) => unit.text));
+      reads.forEach((unit, i) => units.push({ ...unit, start: spans[i]?.[0] ?? 0, end: spans[i]?.[1] ?? 0, part: 0,
+        special: unit.special || !spans[i] }));
+      const starts = first.units.length - reads.length > written.tokens.length - 1 ? 1 : 0;
+        // an encoder's decoder begins with a token of its own
       first.units.filter((unit) => unit.part === "written").forEach((unit, k) => {
         const own = answer.spans[k - starts];
-        units.push({ ...unit, part: 1, start: own?.[0] ?? 0, end: own?.[1] ?? 0, written: true, special: scope === "prompt" || !own || k - starts >= last });
+        units.push({ ...unit, part: 1, start: own?.[0] ?? 0, end: own?.[1] ?? 0, written: true,
+          special: scope === "prompt" || !own || k - starts >= last });
       });
     }
-    const rows = new Map(methods.filter((method) => results.has(name(method))).map((method) => [method, { ...results.get(name(method)), values: totals(results.get(name(method)).values) }]));
-    const failed = new Map(methods.filter((method) => errors.has(name(method))).map((method) => [method, errors.get(name(method))]));
-    return { kind: "text", model, methods, results: rows, errors: failed, units: units.length ? units : null, texts: scope === "prompt" ? [prompt] : [prompt, answer.text], asideTold: (share) => `${percent(share, 0)} rests on the answer itself` };
+    const rows = new Map(methods.filter((method) => results.has(name(method))).map((method) =>
+      [method, { ...results.get(name(method)), values: totals(results.get(name(method)).values) }]));
+    const failed = new Map(methods.filter((method) => errors.has(name(method))).map((method) =>
+      [method, errors.get(name(method))]));
+    return { kind: "text", model, methods, results: rows, errors: failed, units: units.length ? units : null,
+      texts: scope === "prompt" ? [prompt] : [prompt, answer.text], asideTold: (share) =>
+      `${percent(share, 0)} rests on the answer itself` };
   }
 
-  const totals = (values) => (Array.isArray(values[0]) ? (values.length === 1 ? values[0] : values[0].map((_, i) => sum(picked().map((j) => values[j]?.[i] ?? 0)))) : values);
+  const totals = (values) => (Array.isArray(values[0])
+    ? (values.length === 1 ? values[0] : values[0].map((_, i) => sum(picked().map((j) => values[j]?.[i] ?? 0))))
+    : values);
 
   function draw() {
     if (!still()) return;
     const ask = view(), list = ask.units ? drawn(ask) : [], measure = scaleOf(ask, list), P = picked();
     const what = P.map((j) => written.tokens[j].text), label = clean(joined(what).text);
     const lp = sum(P.map((j) => Math.log(Math.max(1e-45, written.tokens[j].probability))));
-    fill(slots.opening, el("h1", { dir: "auto" }, rather ? `Why “${label}” rather than “${clean(rather.text)}”?` : span === "whole" ? "What does the answer rest on?" : `Why “${label}”?`), el("p", { class: "lead soft" }, lead(P, label, lp)));
+    fill(slots.opening, el("h1", { dir: "auto" }, rather ? `Why “${label}” rather than “${clean(rather.text)}”?`
+      : span === "whole" ? "What does the answer rest on?" : `Why “${label}”?`), el("p", { class: "lead soft" },
+      lead(P, label, lp)));
     fill(slots.answer, answerPart(P));
     fill(slots.say, say(ask, list, measure));
     fill(slots.else, span === "token" || rather ? elsePart() : null);
     fill(slots.agree, list.length ? disagreement(ask, list) : null);
+    if (ask.units && answered(list).length === methods.filter((method) => !errors.has(name(method))).length
+      && !rather) drawQuestion(ask, list);
+    else if (rather) fill(slots.ask);
     if (!slots.more.childElementCount) fill(slots.more, reproduce(exported));
   }
 
   function lead(P, label, lp) {
     const one = written.tokens[at];
-    if (rather) return `The model gave “${label}” ${percent(one.probability, 2)} and “${clean(rather.text)}” ${percent(rather.probability, 2)}. Orange pulls towards the first, blue towards the second.`;
-    if (P.length === 1) return `The model gives this token ${percent(one.probability, one.probability < 0.1 ? 2 : 1)} after everything before it. Click another token of the answer, or use the arrow keys.`;
+    if (rather) {
+      const both = [percent(one.probability, 2), percent(rather.probability, 2)];
+      return `The model gave “${label}” ${both[0]} and “${clean(rather.text)}” ${both[1]}. `
+        + "Orange pulls towards the first, blue towards the second.";
+    }
+    if (P.length === 1) {
+      const given = percent(one.probability, one.probability < 0.1 ? 2 : 1);
+      return `The model gives this token ${given} after everything before it. `
+        + "Click another token of the answer, or use the arrow keys.";
+    }
     return `These ${P.length} tokens have a log-probability of ${fixed(lp)} after everything before them.`;
   }
 
   function answerPart(P) {
-    const last = Math.max(...P), tokens = written.tokens.map((one) => one.text), { text, spans } = joined(tokens), letters = Array.from(text);
+    const last = Math.max(...P), tokens = written.tokens.map((one) => one.text), { text, spans } = joined(tokens),
+      letters = Array.from(text);
     const nodes = [];
     let end = 0;
     spans.forEach(([start, stop], j) => {
-      nodes.push(letters.slice(end, start).join(""), el("span", { class: `w tk${P.includes(j) ? " sel" : ""}${j > last ? " later" : ""}`, role: "radio", "aria-checked": String(j === at), data: { j, focus: `token ${j}` }, title: percent(written.tokens[j].probability), on: { click: () => turn(j) } }, letters.slice(start, stop).join("") || "␣"));
+      nodes.push(letters.slice(end, start).join(""),
+        el("span", { class: `w tk${P.includes(j) ? " sel" : ""}${j > last ? " later" : ""}`, role: "radio",
+        "aria-checked": String(j === at), data: { j, focus: `token ${j}` },
+        title: percent(written.tokens[j].probability), on: { click: () => turn(j) } }, letters.slice(start,
+        stop).join("") || "␣"));
       end = stop;
     });
-    const line = el("p", { class: "reading", role: "radiogroup", "aria-label": "The answer's tokens", dir: "auto" }, nodes);
+    const line = el("p", { class: "reading", role: "radiogroup", "aria-label": "The answer's tokens", dir: "auto" },
+      nodes);
     roving(line, ".tk", (item) => turn(Number(item.dataset.j)));
-    return el("div", { class: "blk ans" }, el("div", { class: "role" }, "answer", el("small", {}, state.answer ? "given" : "written by the model")), line);
+    return el("div", { class: "blk ans" }, el("div", { class: "role" }, "answer",
+      el("small", {}, state.answer ? "given" : "written by the model")), line);
   }
 
   function turn(j) {
@@ -168,41 +211,86 @@ export function language({ model, input, state, rail, main, told, keep, still })
       keep({ span, order: scope === "all" ? "all" : "", look, rather: rather?.text ?? "" });
       run();
     };
-    const head = el("div", { class: "bar2" }, segments("What to explain", SPANS, rather ? "token" : span, change("span")), segments("Over", SCOPES, scope, change("order")), el("span", { class: "right" }, segments("How to draw", LOOKS, look, change("look"))));
-    const failed = list.filter((d) => d.error).map((d) => el("div", { class: "failed" }, key(d.place), trouble(`${d.title}: ${d.error}`)));
+    const head = el("div", { class: "bar2" }, segments("What to explain", SPANS, rather ? "token" : span,
+      change("span")), segments("Over", SCOPES, scope, change("order")), el("span", { class: "right" },
+      segments("How to draw", LOOKS, look, change("look"))));
+    const failed = list.filter((d) => d.error).map((d) =>
+      el("div", { class: "failed" }, key(d.place), trouble(`${d.title}: ${d.error}`)));
     const shown = list.filter((d) => !d.error), ready = answered(shown);
-    const note = `Each token's share of its method's total over ${scope === "prompt" ? "the prompt" : "everything before"}, Σ|φ|. Hover or focus a token for all its numbers.`;
-    const body = !ask.units ? el("p", { class: "soft" }, "The methods are asked …") : look === "bars" ? bars(ask, shown, measure) : el("div", { class: `cards ${look}` }, shown.map((d) => card(d, ask, shown, measure)));
-    return section("say", "What the methods say", null, head, el("div", { class: "warns" }, warnings(warned(ready))), failed,
-      legend(measure, ready.some((d) => d.signed), ready.some((d) => !d.signed), note), el("div", { class: "box" }, body));
+    const over = scope === "prompt" ? "the prompt" : "everything before";
+    const note = `Each token's share of its method's total over ${over}, Σ|φ|. Hover or focus a token for its numbers.`;
+    const body = !ask.units ? el("p", { class: "soft" }, "The methods are asked …") : look === "bars"
+      ? bars(ask, shown, measure) : el("div", { class: `cards ${look}` },
+      shown.map((d) => card(d, ask, shown, measure)));
+    return section("say", "What the methods say", null, head, el("div", { class: "warns" }, warnings(warned(ready))),
+      failed,
+      legend(measure, ready.some((d) => d.signed), ready.some((d) => !d.signed), note),
+        el("div", { class: "box" }, body));
   }
 
   function warned(list) {
     const out = [], own = list.filter((d) => scope === "prompt" && d.aside > 0.5);
-    if (own.length) out.push(warning(`${own.map((d) => d.letter).join(", ")}: most rests on the answer itself.`, `${own.map((d) => `${d.title} puts ${percent(d.aside, 0)} there`).join(", ")}. Drawn is how the rest is spread over the prompt; “Everything before” shows it all.`));
-    const lines = new Map();
-    for (const d of list) for (const line of d.result.warnings ?? []) lines.set(line, [...(lines.get(line) ?? []), d.letter]);
+    if (own.length) out.push(warning(`${own.map((d) => d.letter).join(", ")}: most rests on the answer itself.`,
+      `${own.map((d) => `${d.title} puts ${percent(d.aside, 0)} there`).join(", ")}. `,
+      "Drawn is how the rest is spread over the prompt; “Everything before” shows it all."));
     const best = written.tokens[at].alternatives?.[0];
-    if (state.answer && !rather && span === "token" && best && best.text !== written.tokens[at].text) out.push(warning("Not what the model would have said.", `Its first choice here was “${clean(best.text)}” (${percent(best.probability)}). The answer was given, not written by it.`));
-    return [...out, ...[...lines].map(([line, who]) => warning(`${who.join(", ")}.`, line))];
+    if (state.answer && !rather && span === "token" && best
+      && best.text !== written.tokens[at].text) out.push(warning("Not what the model would have said.",
+      `Its first choice here was “${clean(best.text)}” (${percent(best.probability)}). `,
+      "The answer was given, not written by it."));
+    return [...out, ...noted(list)];
   }
 
-  const card = (d, ask, list, measure) => el("article", { class: "card", "aria-label": d.title, data: { method: d.name } },
-    el("header", {}, key(d.place), el("h3", {}, d.title), el("span", { class: "tiny faint fam-of", title: d.question }, `${d.family}${d.signed ? "" : " · magnitude only"}`)),
-    reading(d, ask, list, measure), d.values ? tops(d, ask) : el("p", { class: "tops faint" }, "asked …"), d.values ? receipt(d.result) : el("span", { class: "end" }));
+  const card = (d, ask, list, measure) => el("article",
+    { class: "card", "aria-label": d.title, data: { method: d.name } },
+    el("header", {}, key(d.place), el("h3", {}, d.title),
+      el("span", { class: "tiny faint fam-of", title: d.question },
+      `${d.family}${d.signed ? "" : " · magnitude only"}`)),
+    reading(d, ask, list, measure), d.values ? tops(d, ask) : el("p", { class: "tops faint" }, "asked …"), d.values
+      ? receipt(d.result) : el("span", { class: "end" }));
 
   /** The likeliest tokens at this place: a click asks why not this one. */
   function elsePart() {
     const own = written.tokens[at], others = (own.alternatives ?? []).filter((one) => one.text !== own.text);
     if (!others.length) return null;
-    const rows = [{ ...own, said: true }, ...others].sort((a, b) => b.probability - a.probability).map((one, i) => ({ ...one, index: i, label: clean(one.text), digits: one.probability < 0.1 ? 2 : 1 }));
+    const rows = [{ ...own, said: true }, ...others].sort((a, b) => b.probability - a.probability).map((one, i) =>
+      ({ ...one, index: i, label: clean(one.text), digits: one.probability < 0.1 ? 2 : 1 }));
     const chosen = rows.findIndex((one) => (rather ? one.text === rather.text : one.said));
-    return section("else", `What else could stand at “${clean(own.text)}”`, el("span", { class: "soft" }, "Click one to ask: why not this?"),
+    return section("else", `What else could stand at “${clean(own.text)}”`,
+      el("span", { class: "soft" }, "Click one to ask: why not this?"),
       el("div", { class: "narrow-of" }, predictions(rows, chosen, (i) => {
         rather = rows[i].said ? null : rows[i];
         keep({ rather: rather?.text ?? "", token: at });
         run();
       }, "h-else", rows[0].probability || 1)));
+  }
+
+  /** Tokens of the prompt can be taken out: the same answer is read again without them. */
+  function drawQuestion(ask, list) {
+    const P = picked(), label = `“${clean(joined(P.map((j) => written.tokens[j].text)).text)}”`;
+    const whole = (told, of) => of(P.map((j) => told[j]));
+    const product = (parts) => parts.reduce((p, one) => p * one.probability, 1), score = (parts) =>
+      sum(parts.map((one) => one.score));
+    if (!touched && answered(list).length) { // the page shows how it is done
+      const shares = answered(list)[0].shares.map((x, i) => (ask.units[i].part ? -Infinity : x));
+      out.add(shares.indexOf(Math.max(...shares)));
+      touched = true;
+    }
+    const own = Object.assign({}, ask, { out, touched: true, target: 0, texts: ask.texts.slice(0, 1),
+      predicted: { classes: [{ index: 0, label, probability: product(P.map((j) => written.tokens[j])) }] } });
+    own.units = own.units.map((unit) => ({ ...unit, special: unit.special || unit.part > 0 }));
+    asking = question(own, list, {
+      keep: () => keep({ out: [...out].sort((a, b) => a - b) }),
+      async remove(removed) {
+        const found = await asked({ kind: "remove", ...base(), removed, methods: answered(list).map((d) => d.name) });
+        const expected = Object.fromEntries(Object.entries(found.expected).map(([method, { change, why }]) =>
+          [method, { change: change && sum(P.map((j) => change[j])), why }]));
+        return { before: { probability: whole(found.before, product), score: whole(found.before, score) },
+          after: { probability: whole(found.after, product), score: whole(found.after, score) }, expected,
+          unit: found.space };
+      },
+    });
+    fill(slots.ask, asking.node);
   }
 
   const exported = () => ({ ...base(), methods: methods.filter((method) => !errors.has(method)) });

@@ -1,6 +1,6 @@
 /* Talking to the server: questions with one answer, and jobs that answer bit by bit and can be cancelled. */
 
-export class Refused extends Error {
+class Refused extends Error {
   constructor(message, kind, status) {
     super(message);
     Object.assign(this, { kind, status });
@@ -49,7 +49,8 @@ export async function postForFile(path, body) {
 
 const ENDS = { done: "done", cancelled: "cancelled", failed_all: "failed" };
 
-/** Starts a job. `on` has listeners by the events' names; `finished` is a promise of "done", "cancelled" or "failed". */
+/** Starts a job. `on` has listeners by the events' names; `finished` is a promise of "done", "cancelled" or
+ * "failed". */
 export function job(request, on = {}) {
   let source = null, id = null, stopped = false, end;
   const finished = new Promise((resolve) => (end = resolve));

@@ -1,11 +1,13 @@
-/* Numbers: how they are written, shares of a total, one scale for several methods, and what two methods have in common. */
+/* Numbers: how they are written, shares of a total, one scale for several methods, and what two methods have in
+   common. */
 
 const MINUS = "\u2212", THIN = "\u202f";
 export const KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /** A number with a true minus sign. */
 export const fixed = (x, digits = 2) => (x < 0 && Number(x.toFixed(digits)) ? MINUS : "") + Math.abs(x).toFixed(digits);
-export const signed = (x, digits = 2) => (Number(x.toFixed(digits)) === 0 ? "" : x < 0 ? MINUS : "+") + Math.abs(x).toFixed(digits);
+export const signed = (x, digits = 2) => (Number(x.toFixed(digits)) === 0 ? "" : x < 0 ? MINUS
+  : "+") + Math.abs(x).toFixed(digits);
 
 /** With as many digits as tell something. */
 export function short(x) {
@@ -46,7 +48,7 @@ export function nice(x) {
 
 export const sum = (values) => values.reduce((total, x) => total + x, 0);
 export const sizes = (values) => values.reduce((total, x) => total + Math.abs(x), 0);
-export const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 /** Each value's share of the total of magnitudes; those that are left out have none, and what they took is `aside`. */
 export function shares(values, leftOut = null) {
@@ -62,7 +64,8 @@ export function scaleOfShares(lists) {
   return { limit, over: top > limit * (1 + 1e-9), times: false };
 }
 
-/** The same of pictures, in multiples of an even spread: by the method in the middle, whose last hundredth is clipped. */
+/** The same of pictures, in multiples of an even spread: by the method in the middle, whose last hundredth is
+ * clipped. */
 export function scaleOfTimes(lists) {
   const reach = lists.map((list) => {
     const sorted = Float64Array.from(list, Math.abs).sort();
@@ -117,7 +120,8 @@ function random(seed) {
 export function pooled(values, [height, width], [rows, columns]) {
   const found = new Array(rows * columns).fill(0);
   values.forEach((value, i) => {
-    const row = Math.floor((Math.floor(i / width) * rows) / height), column = Math.floor(((i % width) * columns) / width);
+    const row = Math.floor((Math.floor(i / width) * rows) / height),
+      column = Math.floor(((i % width) * columns) / width);
     found[row * columns + column] += value;
   });
   return found;

@@ -7,18 +7,21 @@ import { KEYS, part, percent, ticks } from "./numbers.js";
 export const key = (place) => el("span", { class: "key", style: { "--k": `var(--k${place % 4})` } }, KEYS[place]);
 
 const sign = () => svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" },
-  svg("path", { d: "M8 1.5 15 14H1z", fill: "none", stroke: "currentColor", "stroke-width": "1.4", "stroke-linejoin": "round" }),
+  svg("path", { d: "M8 1.5 15 14H1z", fill: "none", stroke: "currentColor", "stroke-width": "1.4",
+    "stroke-linejoin": "round" }),
   svg("path", { d: "M8 6v4M8 11.6v.8", stroke: "currentColor", "stroke-width": "1.6" }));
 
 /** Something that may be misread: what, how much, what to do. */
 export const warning = (bold, ...told) =>
-  el("div", { class: "warn", role: "note", "aria-label": "Warning" }, sign(), el("p", {}, bold ? el("b", {}, `${bold} `) : null, ...told));
+  el("div", { class: "warn", role: "note", "aria-label": "Warning" }, sign(),
+    el("p", {}, bold ? el("b", {}, `${bold} `) : null, ...told));
 
 /** Warnings above the picture: two stand open, more fold. */
 export function warnings(all) {
   const rest = all.slice(2);
   const fold = rest.length
-    ? el("details", {}, el("summary", {}, `${rest.length} more ${rest.length === 1 ? "warning" : "warnings"}`), ...rest) : null;
+    ? el("details", {}, el("summary", {}, `${rest.length} more ${rest.length === 1 ? "warning" : "warnings"}`),
+      ...rest) : null;
   return [...all.slice(0, 2), fold].filter(Boolean);
 }
 
@@ -54,27 +57,32 @@ export function predictions(rows, chosen, choose, labelledby, widest = 1) {
 }
 
 export const bar = (share, name = "") =>
-  el("span", { class: `bar ${name}` }, el("i", { class: "eases", style: { width: `${100 * Math.min(1, Math.max(0, share))}%` } }));
+  el("span", { class: `bar ${name}` }, el("i", { class: "eases",
+    style: { width: `${100 * Math.min(1, Math.max(0, share))}%` } }));
 
 /** A few choices of which one holds. */
 export function segments(label, choices, chosen, choose) {
   return el("div", { class: "seg", role: "group", "aria-label": label },
     Object.entries(choices).map(([value, name]) => el("button", {
-      type: "button", "aria-pressed": String(value === chosen), data: { focus: `${label} ${value}`, value }, on: { click: () => choose(value) },
+      type: "button", "aria-pressed": String(value === chosen), data: { focus: `${label} ${value}`, value },
+        on: { click: () => choose(value) },
     }, name)));
 }
 
 /** A labelled list to choose from. `options`: pairs of value and name. */
 export function select(label, options, chosen, choose, hidden = false) {
-  const box = el("select", { class: "btn", "aria-label": hidden ? label : null, data: { focus: label }, on: { change: () => choose(box.value) } },
+  const box = el("select", { class: "btn", "aria-label": hidden ? label : null, data: { focus: label },
+    on: { change: () => choose(box.value) } },
     options.map(([value, name]) => el("option", { value, selected: String(value) === String(chosen) }, name)));
   return hidden ? box : el("label", { class: "soft" }, `${label} `, box);
 }
 
 /** A line of progress with a button that ends the work. */
 export function progress(cancel) {
-  const told = el("span", { class: "told" }), line = el("i", {}), stop = el("button", { class: "btn", type: "button" }, "Cancel");
-  const box = el("div", { class: "progress", role: "status", hidden: true }, told, el("span", { class: "line" }, line), stop);
+  const told = el("span", { class: "told" }), line = el("i", {}),
+    stop = el("button", { class: "btn", type: "button" }, "Cancel");
+  const box = el("div", { class: "progress", role: "status", hidden: true }, told, el("span", { class: "line" }, line),
+    stop);
   stop.addEventListener("click", () => cancel());
   return {
     box,
@@ -116,7 +124,8 @@ export function diverging(share, limit, hasSign, centre = true) {
   const reach = Math.min(1, Math.abs(share) / (limit || 1)) * (centre ? 50 : 100);
   const start = !centre ? 0 : !hasSign || share >= 0 ? 50 : 50 - reach;
   const name = !hasSign ? "size" : share >= 0 ? "for" : "against";
-  return el("div", { class: centre ? "div" : "div left" }, el("i", { class: name, style: { left: `${start}%`, width: `${reach}%` } }));
+  return el("div", { class: centre ? "div" : "div left" },
+    el("i", { class: name, style: { left: `${start}%`, width: `${reach}%` } }));
 }
 
 /** The colour behind a word, by its share: the sign is also in the line below it. */

@@ -1,7 +1,6 @@
 /* What can be taken out of an input, by clicking, brushing, or with the keys: words, patches of an image, atoms. */
 
 import { $$, el, roving } from "./dom.js";
-import { atomName, molecule } from "./molecule.js";
 import { plain } from "./pictures.js";
 import { nameOf, sentences } from "./words.js";
 
@@ -41,24 +40,16 @@ function words(ask, changed) {
     node.addEventListener("click", flip);
     return node;
   });
-  const box = el("div", { class: "pick-words", role: "group", "aria-label": "Words that can be taken out" }, parts.map((nodes) => el("p", { class: "reading", dir: "auto" }, nodes)));
+  const box = el("div", { class: "pick-words", role: "group", "aria-label": "Words that can be taken out" },
+    parts.map((nodes) => el("p", { class: "reading", dir: "auto" }, nodes)));
   return { node: roving(box, ".pick"), update: updates(box, ask) };
-}
-
-function atoms(ask, changed) {
-  const drawing = molecule(ask, "Atoms that can be taken out", () => null, (group, i) => {
-    const { node, flip } = dressed(group, i, ask, changed);
-    node.addEventListener("click", flip);
-    return node;
-  });
-  const box = el("div", { class: "pick-atoms" }, drawing);
-  return { node: box, update: updates(box, ask) };
 }
 
 /** The image under a grid of switches; a drag brushes over them. */
 function patches(ask, changed) {
   const [rows, columns] = ask.patches, { image } = ask;
-  const grid = el("div", { class: "patches", role: "group", "aria-label": `The image in ${rows * columns} patches`, style: { "--rows": rows, "--columns": columns } });
+  const grid = el("div", { class: "patches", role: "group", "aria-label": `The image in ${rows * columns} patches`,
+    style: { "--rows": rows, "--columns": columns } });
   let brush = null; // whether the drag takes out (true) or puts back (false)
   const paint = (node) => {
     const i = Number(node?.dataset?.unit);
@@ -70,7 +61,8 @@ function patches(ask, changed) {
   };
   for (let i = 0; i < rows * columns; i++) {
     const label = `row ${Math.floor(i / columns) + 1}, column ${(i % columns) + 1}`;
-    const { node } = dressed(el("span", { class: "patch", "aria-label": label, tabindex: i ? -1 : 0 }), i, ask, changed);
+    const { node } = dressed(el("span", { class: "patch", "aria-label": label, tabindex: i ? -1 : 0 }), i, ask,
+      changed);
     grid.append(node);
   }
   grid.addEventListener("pointerdown", (event) => {
@@ -79,7 +71,8 @@ function patches(ask, changed) {
     event.target.focus({ preventScroll: true });
     paint(event.target);
   });
-  grid.addEventListener("pointermove", (event) => brush !== null && paint(document.elementFromPoint(event.clientX, event.clientY)));
+  grid.addEventListener("pointermove", (event) => brush !== null
+    && paint(document.elementFromPoint(event.clientX, event.clientY)));
   for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (brush = null));
   grid.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
@@ -90,13 +83,15 @@ function patches(ask, changed) {
     grid.children[to].tabIndex = 0;
     grid.children[to].focus();
   });
-  const box = el("div", { class: "brush", style: { "--ratio": `${image.width} / ${image.height}` } }, plain(image), grid);
+  const box = el("div", { class: "brush", style: { "--ratio": `${image.width} / ${image.height}` } }, plain(image),
+    grid);
   return { node: box, update: updates(box, ask) };
 }
 
 /** A list of patches, blacked out in a small copy of the image. */
 export function without(ask, out) {
-  const canvas = plain(ask.image), pen = canvas.getContext("2d"), [rows, columns] = ask.patches, { width, height } = ask.image;
+  const canvas = plain(ask.image), pen = canvas.getContext("2d"), [rows, columns] = ask.patches,
+    { width, height } = ask.image;
   pen.fillStyle = "#000000";
   for (const i of out) {
     const [left, right] = [0, 1].map((more) => Math.ceil((((i % columns) + more) * width) / columns));
@@ -108,14 +103,17 @@ export function without(ask, out) {
 
 /** The values of a method that lie in some patches, each with the part of it that does. */
 function inPatches(ask, d, out) {
-  const [height, width] = d.shape ?? [ask.image.height, ask.image.width], [rows, columns] = ask.patches, gone = new Set(out), found = [];
+  const [height, width] = d.shape ?? [ask.image.height, ask.image.width], [rows, columns] = ask.patches,
+    gone = new Set(out), found = [];
   const fine = height >= rows && width >= columns;
-  const across = fine ? 1 : Math.ceil(columns / width), down = fine ? 1 : Math.ceil(rows / height); // samples of a value that is larger than a patch
+  const across = fine ? 1 : Math.ceil(columns / width), down = fine ? 1 : Math.ceil(rows / height);
+    // samples of a value that is larger than a patch
   for (let i = 0; i < height * width; i++) {
     let inside = 0;
     for (let a = 0; a < down; a++) {
       for (let b = 0; b < across; b++) {
-        const row = Math.floor(((Math.floor(i / width) + (a + 0.5) / down) * rows) / height), column = Math.floor((((i % width) + (b + 0.5) / across) * columns) / width);
+        const row = Math.floor(((Math.floor(i / width) + (a + 0.5) / down) * rows) / height),
+          column = Math.floor((((i % width) + (b + 0.5) / across) * columns) / width);
         if (gone.has(row * columns + column)) inside += 1 / (down * across);
       }
     }
@@ -127,7 +125,9 @@ function inPatches(ask, d, out) {
 const each = (ask, d, out) => (d.values.length > Math.max(-1, ...out) ? out.map((i) => [i, 1]) : null);
 
 export const PICKERS = {
-  text: { draw: words, told: "Click words to take them out. The model is asked again at once.", name: (ask, i) => `“${nameOf(ask, i)}”`, unit: "word", units: "words", places: each },
-  image: { draw: patches, told: "Click or brush patches to take them out. The model is asked again at once.", name: (ask, i) => `the patch in row ${Math.floor(i / ask.patches[1]) + 1}, column ${(i % ask.patches[1]) + 1}`, unit: "patch", units: "patches", places: inPatches },
-  molecule: { draw: atoms, told: "Click atoms to take their features out. The model is asked again at once.", name: atomName, unit: "atom", units: "atoms", places: each },
+  text: { draw: words, told: "Click words to take them out. The model is asked again at once.", name: (ask, i) =>
+    `“${nameOf(ask, i)}”`, unit: "word", units: "words", places: each },
+  image: { draw: patches, told: "Click or brush patches to take them out. The model is asked again at once.",
+    name: (ask, i) => `the patch in row ${Math.floor(i / ask.patches[1]) + 1}, column ${(i % ask.patches[1]) + 1}`,
+    unit: "patch", units: "patches", places: inPatches },
 };

@@ -1,4 +1,5 @@
-/* Evidence on images: each method as a picture on one scale, drawn over the image, as a mask, as contours or as a map. */
+/* Evidence on images: each method as a picture on one scale, drawn over the image, as a mask, as contours or as
+   a map. */
 
 import { el } from "./dom.js";
 import { addsUp, cost } from "./receipt.js";
@@ -35,17 +36,15 @@ function spread(d, image) {
 
 const mix = (from, to, share) => from.map((x, i) => x + (to[i] - x) * share);
 
-function paper(canvas) {
-  const dark = getComputedStyle(canvas.isConnected ? canvas : document.documentElement).colorScheme;
-  const scheme = document.documentElement.dataset.theme ?? (dark.includes("light dark") ? "" : dark);
-  return (scheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark" ? [18, 20, 25] : [255, 255, 255];
-}
+/** The page's ground, which is light or dark. */
+const paper = () => getComputedStyle(document.documentElement).backgroundColor.match(/[\d.]+/g).slice(0, 3).map(Number);
 
 /** One method's picture. */
 export function picture(d, image, look, limit) {
-  const canvas = el("canvas", { class: "px", width: image.width, height: image.height, role: "img", "aria-label": `${d.title}, ${look}` });
+  const canvas = el("canvas", { class: "px", width: image.width, height: image.height, role: "img",
+    "aria-label": `${d.title}, ${look}` });
   const pen = canvas.getContext("2d"), out = pen.createImageData(image.width, image.height), at = spread(d, image);
-  const ground = paper(canvas), ink = ground[0] > 128 ? [40, 44, 52] : [240, 241, 243];
+  const ground = paper(), ink = ground[0] > 128 ? [40, 44, 52] : [240, 241, 243];
   for (let y = 0; y < image.height; y++) {
     for (let x = 0; x < image.width; x++) {
       const place = 4 * (y * image.width + x), seen = [...image.data.slice(place, place + 3)];
@@ -61,7 +60,8 @@ const grey = ([r, g, b]) => 0.3 * r + 0.59 * g + 0.11 * b;
 const PAINT = {
   overlay(seen, value, strength, signed) {
     const light = grey(seen);
-    if (!signed) return mix([0.42 * light, 0.42 * light, 0.42 * light], Array(3).fill(150 + 0.4 * light), strength ** 0.8);
+    if (!signed) return mix([0.42 * light, 0.42 * light, 0.42 * light], Array(3).fill(150 + 0.4 * light),
+      strength ** 0.8);
     const base = 0.55 * light + 28;
     return mix([base, base, base], value >= 0 ? FOR : AGAINST, strength ** 0.7);
   },
@@ -70,14 +70,16 @@ const PAINT = {
     return seen.map((x) => x * (0.08 + 0.92 * kept));
   },
   contour: (seen) => seen.map((x) => 0.8 * x),
-  map: (seen, value, strength, signed, ground, ink) => mix(ground, !signed ? ink : value >= 0 ? FOR : AGAINST, strength ** 0.8),
+  map: (seen, value, strength, signed, ground, ink) =>
+    mix(ground, !signed ? ink : value >= 0 ? FOR : AGAINST, strength ** 0.8),
 };
 
 /** Lines between pixels, around the strongest tenth of them. */
 function outlined(canvas, d, image) {
   const { width, height } = image, k = Math.max(2, Math.ceil(336 / width)), at = spread(d, image);
   const inside = strongestTenth(width, height, at);
-  const big = el("canvas", { class: "px", width: width * k, height: height * k, role: "img", "aria-label": canvas.getAttribute("aria-label") });
+  const big = el("canvas", { class: "px", width: width * k, height: height * k, role: "img",
+    "aria-label": canvas.getAttribute("aria-label") });
   const pen = big.getContext("2d");
   pen.imageSmoothingEnabled = false;
   pen.drawImage(canvas, 0, 0, width * k, height * k);
@@ -93,7 +95,8 @@ function outlined(canvas, d, image) {
     }
   }
   pen.lineCap = "round";
-  for (const [thick, colour] of [[Math.max(3, k / 2), "#000000"], [Math.max(1.5, k / 4), d.signed ? "#f08a55" : "#ffffff"]]) {
+  for (const [thick, colour] of [[Math.max(3, k / 2), "#000000"],
+    [Math.max(1.5, k / 4), d.signed ? "#f08a55" : "#ffffff"]]) {
     Object.assign(pen, { lineWidth: thick, strokeStyle: colour });
     pen.stroke();
   }
@@ -127,8 +130,10 @@ export function pictures(ask, list, measure, look) {
   };
   const point = (event, frame) => {
     const box = frame.getBoundingClientRect();
-    const x = Math.max(0, Math.min(image.width - 1, Math.floor(((event.clientX - box.left) / box.width) * image.width)));
-    const y = Math.max(0, Math.min(image.height - 1, Math.floor(((event.clientY - box.top) / box.height) * image.height)));
+    const x = Math.max(0, Math.min(image.width - 1,
+      Math.floor(((event.clientX - box.left) / box.width) * image.width)));
+    const y = Math.max(0, Math.min(image.height - 1,
+      Math.floor(((event.clientY - box.top) / box.height) * image.height)));
     for (const cell of cells) {
       cell.classList.add("on");
       cell.style.setProperty("left", `${(100 * x) / image.width}%`);
@@ -137,12 +142,15 @@ export function pictures(ask, list, measure, look) {
     show(cells.find((cell) => frame.contains(cell)), pixelTip(x, y, image, list));
   };
   const made = list.map((d) => {
-    const canvas = d.values ? picture(d, image, look, measure.limit) : Object.assign(plain(image), { ariaLabel: `${d.title}: not there yet` });
+    const canvas = d.values ? picture(d, image, look, measure.limit)
+      : Object.assign(plain(image), { ariaLabel: `${d.title}: not there yet` });
     if (!d.values) canvas.classList.add("pending");
-    const small = d.error ? d.error : d.values ? [addsUp(d.result), cost(d.result), coarse(d, image) ? `${d.shape.join(" × ")} tokens` : null].filter(Boolean).join(" · ") : "…";
+    const small = d.error ? d.error : d.values ? [addsUp(d.result), cost(d.result), coarse(d, image)
+      ? `${d.shape.join(" × ")} tokens` : null].filter(Boolean).join(" · ") : "…";
     return figure(canvas, [key(d.place), el("b", {}, d.title)], small);
   });
-  return el("div", { class: "multi" }, figure(plain(image), el("b", {}, "The image"), `${image.width} × ${image.height}`), made);
+  return el("div", { class: "multi" }, figure(plain(image), el("b", {}, "The image"),
+    `${image.width} × ${image.height}`), made);
 }
 
 export const coarse = (d, image) => d.shape && d.shape[0] * d.shape[1] < (image.width * image.height) / 4;

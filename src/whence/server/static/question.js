@@ -8,7 +8,8 @@ import { PICKERS } from "./pickers.js";
 import { deletion } from "./deletion.js";
 import { edits } from "./edit.js";
 
-/** The section. `ask.out` is what is out; `on.remove(out)` asks the model, `on.keep()` notes the state in the address. */
+/** The section. `ask.out` is what is out; `on.remove(out)` asks the model, `on.keep()` notes the state in the
+ * address. */
 export function question(ask, list, on) {
   const picker = PICKERS[ask.kind];
   if (!picker) return null;
@@ -36,55 +37,72 @@ export function question(ask, list, on) {
     }
     if (own === turn) draw();
   };
-  const pick = picker.draw(ask, changed);
+  const pick = picker.draw(ask, () => {
+    ask.touched = true;
+    changed();
+  });
   back.addEventListener("click", () => {
+    ask.touched = true;
     ask.out.clear();
     pick.update();
     changed();
   });
-  const left = el("div", { class: "asked-left" }, pick.node, after, said, ask.kind === "text" ? edits(ask, on) : null);
+  const curves = on.deletion ? deletion(ask, list, on, (out) => {
+    if (ask.touched) return;
+    ask.out = new Set(out);
+    pick.update();
+    changed();
+  }) : null;
+  const halves = ask.kind === "image" ? [[pick.node], [after, said, curves]] : curves
+    ? [[pick.node, after, said, edits(ask, on)], [curves]] : [[pick.node, after], [said]];
   const node = section("ask", "Question it", [el("span", { class: "soft" }, picker.told), back],
-    el("div", { class: `quiz ${ask.kind}` }, left, deletion(ask, list, on)));
+    el("div", { class: `quiz of-${ask.kind}` }, halves.map((half) => el("div", { class: "half" }, half))));
   if (ask.out.size) changed();
   else draw();
-  return { node, out: () => (pick.update(), changed()), again: (fresh) => { list = fresh; draw(); } };
+  return { node, again: (fresh) => { list = fresh; draw(); } };
 }
-
-const decision = (ask, label) => label ?? ask.predicted.classes.reduce((a, b) => (a.probability >= b.probability ? a : b)).label;
 
 /** The probability before and after, and whether the decision flips. */
 function beforeAfter(ask, { answer, waiting }, picker) {
   const asked = ask.predicted.classes.find((one) => one.index === ask.target);
   const before = answer?.before?.probability ?? asked?.probability ?? 0, after = answer?.after?.probability;
   const shown = after ?? before;
-  const line = (name, share, text, old) => [el("span", { class: "soft" }, name), bar(share, old ? "was" : "now"), el(old ? "span" : "output", { class: "num" }, text)];
+  const line = (name, share, text, old) => [el("span", { class: "soft" }, name), bar(share, old ? "was" : "now"),
+    el(old ? "span" : "output", { class: "num" }, text)];
   const gone = [...ask.out];
   let told = "Nothing is taken out yet.", change = "";
   if (answer && gone.length) {
-    const was = decision(ask, answer.before.prediction), is = decision(ask, answer.after.prediction);
+    const was = answer.before.prediction, is = answer.after.prediction;
     const what = gone.length === 1 ? picker.name(ask, gone[0]) : counted(gone.length, picker.unit, picker.units);
-    told = `Without ${what} the model says ${is}${was === is ? " still" : " instead: the decision flips"}.`;
+    if (is == null) told = `Without ${what} the model gives ${asked.label} ${percent(after)}.`;
+    else told = `Without ${what} the model says ${is}${was === is ? " still" : " instead: the decision flips"}.`;
     change = points(after - before);
   } else if (waiting) told = "The model is asked …";
-  return [line("before", before, percent(before), true), line("after", shown, gone.length && after == null ? "…" : percent(shown), false),
+  return [line("before", before, percent(before), true),
+    line("after", shown, gone.length && after == null ? "…" : percent(shown), false),
     el("span"), el("span", { class: "soft" }, told), el("span", { class: "num soft" }, change)];
 }
+
+const labelOf = (ask) => ask.predicted.classes.find((one) => one.index === ask.target)?.label ?? "the target";
 
 /** What each method had said of what is out, beside what was measured, in the same unit. */
 function saidTable(ask, list, answer) {
   const out = [...ask.out];
-  if (!list.length) return null;
+  if (!list.length || !out.length) return null;
   const rows = list.map((d) => {
-    const share = sharesOut(ask, d, out), change = answer?.expected?.[d.name];
-    const delta = typeof change === "number" ? change : change?.score_change;
-    return el("tr", {}, el("td", {}, key(d.place), ` ${d.title}`), el("td", { class: "num" }, out.length && share != null ? shareOf(share, d) : "–"),
-      el("td", { class: "num" }, out.length && delta != null ? signed(delta) : "–"), el("td", { class: "tiny faint" }, out.length && answer && delta == null ? "has no unit" : ""));
+    const share = sharesOut(ask, d, out), { change: delta = null, why = "" } = answer?.expected?.[d.name] ?? {};
+    return el("tr", {}, el("td", {}, key(d.place), ` ${d.title}`),
+      el("td", { class: "num" }, share != null ? shareOf(share, d) : "–"),
+      el("td", { class: "num" }, delta != null ? signed(delta) : "–"),
+        el("td", { class: "tiny faint", title: why }, answer && delta == null ? "has no unit" : ""));
   });
-  const measured = answer && out.length ? answer.after.score - answer.before.score : null;
-  return [el("h3", {}, `What each method had said of ${out.length ? "this" : "it"}`), el("table", { class: "lines" },
-    el("thead", {}, el("tr", {}, el("th", {}, el("span", { class: "sr" }, "method")), el("th", { class: "num" }, "share"), el("th", { class: "num" }, "predicted Δ"), el("th"))),
-    el("tbody", {}, rows, el("tr", {}, el("td", {}, el("b", {}, "measured")), el("td"), el("td", { class: "num" }, el("b", {}, measured == null || Number.isNaN(measured) ? "–" : signed(measured))),
-      el("td", { class: "tiny faint" }, `${answer?.unit ?? list[0].result.unit ?? "score"} of ${ask.predicted.classes.find((one) => one.index === ask.target)?.label ?? "the target"}`))))];
+  const measured = answer ? answer.after.score - answer.before.score : null;
+  return [el("h3", {}, "What each method had said of it"), el("table", { class: "lines" },
+    el("thead", {}, el("tr", {}, el("th", {}, el("span", { class: "sr" }, "method")),
+      el("th", { class: "num" }, "share"), el("th", { class: "num" }, "predicted Δ"), el("th"))),
+    el("tbody", {}, rows, el("tr", {}, el("td", {}, el("b", {}, "measured")), el("td"),
+      el("td", { class: "num" }, el("b", {}, measured == null || Number.isNaN(measured) ? "–" : signed(measured))),
+      el("td", { class: "tiny faint" }, `${answer?.unit ?? list[0].result.space} of ${labelOf(ask)}`))))];
 }
 
 function sharesOut(ask, d, out) {

@@ -1,8 +1,10 @@
-/* What is on the screen, as the fragment of the address: a link shows the same. Images stay out, examples go by number. */
+/* What is on the screen, as the fragment of the address: a link shows the same. Images stay out, examples go by
+   number. */
 
-const LISTS = new Set(["methods", "out"]), NUMBERS = new Set(["target", "k", "token", "layer", "head", "row", "example"]);
+const LISTS = new Set(["methods", "out"]), NUMBERS = new Set(["target", "k", "token", "layer", "head", "row",
+  "example"]);
 const WORDS = new Set(["view", "model", "text", "pair", "prompt", "answer", "smiles", "look", "rather", "sort", "word",
-  "label", "prediction", "gap", "apart", "order", "span"]);
+  "label", "prediction", "gap", "apart", "wrong", "failed", "from", "order", "span"]);
 
 /** The fragment as an object; what is not known is left out. */
 export function read(fragment = location.hash) {

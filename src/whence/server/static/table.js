@@ -3,34 +3,42 @@
 import { el, fill } from "./dom.js";
 import { trouble } from "./parts.js";
 
-const ROW = 37, PAGE = 100, AROUND = 8, TALLEST = 2e7; // pixels, rows, rows beyond the edges, pixels a browser can scroll
+const ROW = 37, PAGE = 100, AROUND = 8, TALLEST = 2e7;
+  // pixels, rows, rows beyond the edges, pixels a browser can scroll
 
-/** `columns`: {name, title, class, sort}; `fetch(offset, limit)` gives {total, rows}; `cells(row)` a node per column. */
+/** `columns`: {name, title, class, sort}; `fetch(offset, limit)` gives {total, rows}; `cells(row)` a node per
+ * column. */
 export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
   const head = el("div", { class: "thead", role: "row", "aria-rowindex": 1 });
   const inner = el("div", { class: "tall", role: "rowgroup" });
   const scroller = el("div", { class: "scroller", tabindex: 0, data: { focus: "rows" } }, inner);
   const told = el("div", { class: "none", hidden: true });
-  const box = el("div", { class: "grid-of", role: "grid", "aria-label": label, "aria-colcount": columns.length }, el("div", { role: "rowgroup" }, head), scroller, told);
+  const box = el("div", { class: "grid-of", role: "grid", "aria-label": label, "aria-colcount": columns.length },
+    el("div", { role: "rowgroup" }, head), scroller, told);
   const drawn = new Map(); // by place
   let pages = new Map(), total = 0, chosen = -1, turn = 0, factor = 1;
 
   function drawHead() {
     const { by, descending } = sorted();
-    fill(head, columns.map((column) => el("div", { role: "columnheader", class: column.class, "aria-sort": column.sort === by && by ? (descending ? "descending" : "ascending") : null },
-      column.sort ? el("button", { type: "button", data: { focus: `sort ${column.sort}` }, on: { click: () => sort(column.sort) } }, column.title, el("span", { class: "arrow", "aria-hidden": "true" }, column.sort === by ? (descending ? " ↓" : " ↑") : ""))
+    fill(head, columns.map((column) => el("div", { role: "columnheader", class: column.class,
+      "aria-sort": column.sort === by && by ? (descending ? "descending" : "ascending") : null },
+      column.sort ? el("button", { type: "button", data: { focus: `sort ${column.sort}` },
+        on: { click: () => sort(column.sort) } }, column.title, el("span", { class: "arrow", "aria-hidden": "true" },
+        column.sort === by ? (descending ? " ↓" : " ↑") : ""))
         : column.title)));
   }
 
-  /** Asks anew: another filter, another order. */
-  async function reset() {
+  /** Asks anew: another filter, another order; `stay` where the same rows know more. */
+  async function reset(stay = false) {
     turn++;
     pages = new Map();
     drawn.forEach((node) => node.remove());
     drawn.clear();
     drawHead();
-    scroller.scrollTop = 0;
-    chosen = -1;
+    if (!stay) {
+      scroller.scrollTop = 0;
+      chosen = -1;
+    }
     const first = await page(0);
     if (first) layout(first);
     return first ? total : null;
@@ -43,6 +51,7 @@ export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
     inner.style.setProperty("height", `${whole * factor}px`);
     box.setAttribute("aria-rowcount", total + 1);
     told.hidden = total > 0;
+    fill(told, "No row fits these filters.");
     scroller.hidden = !total;
     paint();
   }
@@ -104,24 +113,27 @@ export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
   }
 
   function line(place, row) {
-    const node = el("div", { class: "tr", role: "row", id: `row-${place}`, "aria-rowindex": place + 2, "aria-selected": String(place === chosen), data: { empty: row ? null : "1", place, row: row?.row } },
-      row ? cells(row).map((cell, i) => el("div", { role: "gridcell", class: columns[i].class }, cell)) : el("div", { role: "gridcell", class: "faint" }, "…"));
-    node.addEventListener("click", () => choose(place));
+    const node = el("div", { class: "tr", role: "row", id: `row-${place}`, "aria-rowindex": place + 2,
+      "aria-selected": String(place === chosen), data: { empty: row ? null : "1", place, row: row?.row } },
+      row ? cells(row).map((cell, i) => el("div", { role: "gridcell", class: columns[i].class }, cell))
+        : el("div", { role: "gridcell", class: "faint" }, "…"));
+    node.addEventListener("click", () => choose(place, true));
     return node;
   }
 
-  function choose(place, quietly = false) {
+  function choose(place, clicked = false, quietly = false) {
     drawn.get(chosen)?.setAttribute("aria-selected", "false");
     chosen = place;
     drawn.get(chosen)?.setAttribute("aria-selected", "true");
     scroller.setAttribute("aria-activedescendant", `row-${place}`);
     const row = rowAt(place);
-    if (row && !quietly) open(row);
+    if (row && !quietly) open(row, clicked);
   }
 
   scroller.addEventListener("keydown", (event) => {
     const many = Math.max(1, Math.floor(scroller.clientHeight / ROW) - 1);
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: many, PageUp: -many, Home: -Infinity, End: Infinity }[event.key];
+    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: many, PageUp: -many, Home: -Infinity,
+      End: Infinity }[event.key];
     if (!step) return;
     event.preventDefault();
     const next = Math.max(0, Math.min(total - 1, chosen + step));
@@ -139,13 +151,12 @@ export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
     });
   }, { passive: true });
   new ResizeObserver(() => total && paint()).observe(scroller);
-  fill(told, "No row fits these filters.");
   return {
     node: box, reset, told,
     /** Marks the row with this number, where it is on a page that is there. */
     mark(number) {
       const [at, found] = [...pages].find(([, one]) => one.rows?.some((row) => row.row === number)) ?? [];
-      if (found) choose(at * PAGE + found.rows.findIndex((row) => row.row === number), true);
+      if (found) choose(at * PAGE + found.rows.findIndex((row) => row.row === number), false, true);
     },
   };
 }

@@ -34,7 +34,7 @@ export function sentences(texts, units, node) {
 }
 
 /** Marks a word in every card and shows its numbers for all methods, while the pointer or the focus is on it. */
-export function linked(node, i, ask, list) {
+function linked(node, i, ask, list) {
   node.dataset.i = i;
   const all = () => $$(`[data-i="${i}"]`, document.getElementById("say") ?? document);
   return onHover(node, () => wordTip(i, ask, list),
@@ -47,12 +47,14 @@ export const nameOf = (ask, i) => {
 };
 
 const wordTip = (i, ask, list) => numbers(`“${nameOf(ask, i)}”`,
-  list.map((d) => [`${d.letter} ${d.title}`, d.values ? shareOf(d.shares[i], d) : "–", d.values ? short(d.values[i]) : ""]));
+  list.map((d) => [`${d.letter} ${d.title}`, d.values ? shareOf(d.shares[i], d) : "–", d.values ? short(d.values[i])
+    : ""]));
 
 /** One method's reading of the text. */
 export function reading(d, ask, list, measure) {
   const draw = (i, text) => {
-    const word = el("span", { class: "w", role: "mark", "aria-label": `${text} ${d.values ? shareOf(d.shares[i], d) : ""}` }, text);
+    const word = el("span", { class: "w", role: "mark",
+      "aria-label": `${text} ${d.values ? shareOf(d.shares[i], d) : ""}` }, text);
     return linked(d.values ? wash(word, d.shares[i], measure.limit, d.signed) : word, i, ask, list);
   };
   const parts = sentences(ask.texts, ask.units, draw).map((nodes) => el("p", { class: "reading", dir: "auto" }, nodes));
@@ -75,9 +77,11 @@ export function bars(ask, list, measure) {
   const shown = ask.units.map((_, i) => i).filter((i) => !ask.units[i].special);
   const head = el("tr", {}, el("th", {}, el("span", { class: "sr" }, "word")),
     list.map((d) => el("th", { colspan: 2, scope: "colgroup" }, key(d.place), ` ${d.title}`)));
-  const rows = shown.map((i) => el("tr", {}, el("th", { scope: "row" }, linked(el("span", { class: "w", dir: "auto" }, nameOf(ask, i)), i, ask, list)),
+  const rows = shown.map((i) => el("tr", {}, el("th", { scope: "row" },
+    linked(el("span", { class: "w", dir: "auto" }, nameOf(ask, i)), i, ask, list)),
     list.map((d) => d.values
-      ? [el("td", { class: "wide-bar" }, diverging(d.shares[i], measure.limit, d.signed)), el("td", { class: "num" }, shareOf(d.shares[i], d))]
+      ? [el("td", { class: "wide-bar" }, diverging(d.shares[i], measure.limit, d.signed)),
+        el("td", { class: "num" }, shareOf(d.shares[i], d))]
       : [el("td"), el("td", { class: "num faint" }, "…")])));
   const table = el("table", { class: "bars" }, el("thead", {}, head), el("tbody", {}, rows));
   roving(table, ".w");
