@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +38,23 @@ def costs(names: list[str]) -> dict[str, dict[str, list[float]]]:
             continue
         board = whence.evaluate(loaded, rows, methods=fits, metrics=["sparseness"], progress=False)
         for name in fits:
-            ratio = ratios(times_of(loaded, rows, name), to="gradient")["own"]
-            found[name][model] = [*board.passes(name), float(f"{ratio:.2g}")]
+            found[name][model] = [*board.passes(name), float(f"{cpu_ratio(loaded, rows, name):.2g}")]
             print(model, name, found[name][model], flush=True)
     return found
 
 
-def times_of(model: Any, rows: list[Any], name: str) -> dict[str, list[float]]:
-    """CPU seconds of an explanation and of the gradient's, in turns; what takes long is measured once."""
+def cpu_ratio(model: Any, rows: list[Any], name: str) -> float:
+    """The CPU time of an explanation in those of the gradient's, in turns; what takes long is run once."""
     jobs = {
-        "gradient": lambda: whence.explain(model, rows, method="gradient", progress=False),
-        "own": lambda: whence.explain(model, rows, method=name, progress=False),
+        key: partial(whence.explain, model, rows, method=method, progress=False)
+        for key, method in (("gradient", "gradient"), ("own", name))
     }
     start = time.process_time()
     jobs["own"]()
-    return times(jobs, rounds=5 if time.process_time() - start < 1 else 1)
+    once = time.process_time() - start
+    if once < 1:
+        return ratios(times(jobs, rounds=5), to="gradient")["own"]
+    return once / statistics.median(times({"gradient": jobs["gradient"]}, rounds=5)["gradient"])
 
 
 def _fits(model: Any, row: Any, name: str) -> bool:

@@ -67,6 +67,12 @@ def test_links_lead_somewhere(page: str) -> None:
             assert not anchor or anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
+def test_the_readme_counts_what_there_is() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"**{len(whence.methods) - 1} methods on one engine**" in text  # `random` is a control
+    assert f"{len(whence.metrics)} metrics" in text
+
+
 def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
