@@ -68,7 +68,8 @@ def test_public_names_come_at_their_first_use() -> None:
 
 
 ORDER = """
-    errors util registry engine rules subject methods results adapters api evaluation views runs captum zoo server cli demo
+    errors util registry engine rules subject methods results adapters api evaluation views runs captum zoo server
+    cli demo
 """.split()  # a package imports itself and what stands before it; whatever is imported later, inside functions, is lazy
 
 

@@ -149,11 +149,11 @@ class Explainer:
         options = {**sized, **self.options, **(ranker.params or {})}
         seed = int(options.pop("seed", self.seed))
         seeds = [(seed * 1_000_003 + example.seed) % 2**31 for example in examples]
-        wanted = [example.told.get("target", number) for example, number in zip(examples, targets, strict=True)]
+        asked = [example.told.get("target", number) for example, number in zip(examples, targets, strict=True)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # what matters of them is measured here
             a = explain(
-                model, inputs, method=ranker.method, target=wanted, seed=seeds, wrt=self.wrt, progress=False,
+                model, inputs, method=ranker.method, target=asked, seed=seeds, wrt=self.wrt, progress=False,
                 **options,
             )  # fmt: skip
         return [a._pick([i]) for i in range(len(examples))]

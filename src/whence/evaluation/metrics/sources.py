@@ -37,7 +37,11 @@ def source_ablation(view: View, *, k: Any = (1, 3, 5), sources: str = "sentences
     whole, *less = [float(view.value(logits, "log_probability")) for logits in (yield asked)]
     length = int(view.example.told.get("answer_tokens", 1))  # p is per token
     drops = [length * (whole - part) for part in less]
-    return Result(fmean(drops), {f"k = {n}": drop for n, drop in zip(sizes, drops, strict=True)}, (sizes, drops))
+    return Result(
+        fmean(drops),
+        {f"k = {n}": drop for n, drop in zip(sizes, drops, strict=True)},
+        ([float(n) for n in sizes], drops),
+    )
 
 
 @metric(

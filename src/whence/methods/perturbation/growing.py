@@ -80,7 +80,9 @@ def prefixed(subject: Subject, evaluations: int) -> Prefixed | str | None:
     keys = list(subject.values)
     if subject.rows != 1 or subject.whole or [input_of(key) for key in keys] != ["input_ids"]:
         return "it is for one text at a time, explained by its tokens"
-    if not _KNOWN.issuperset(subject.inputs) or not bool(torch.as_tensor(subject.inputs["attention_mask"]).all()):
+    if not _KNOWN.issuperset(subject.inputs) or not bool(
+        torch.as_tensor(subject.inputs["attention_mask"], device="cpu").all()
+    ):
         return "it is for a text without padding and without further inputs"
     length = subject.inputs["input_ids"].shape[1]
     if evaluations * length < WORTH:
