@@ -1,4 +1,4 @@
-# Two commands on a fresh machine with Python 3.11 and make: `make demo` and `make test`. Each stands alone.
+# Three commands on a fresh machine with Python 3.11 and make: `make demo`, `make serve`, `make test`. Each stands alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,10 +8,13 @@ EXAMPLES := text image tabular compare_methods choose_a_method
 CAPTUM := image_classification question_answering visual_questions tabular_regression recommendation
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all oracles check format table bench families examples reproduce docs clean
+.PHONY: demo serve test test-all oracles check format table bench families examples reproduce docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/whence demo
+
+serve: $(VENV)/.serve  # the page in the browser; ARGS="--model DIR --run FOLDER"
+	$(BIN)/whence serve --open $(ARGS)
 
 test: $(VENV)/.dev  # five minutes on two cores
 	$(PYTEST) -n 2 --dist loadgroup -m "not every and not slow"
@@ -63,6 +66,11 @@ $(BIN)/python:
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Whence into $(VENV) (once; a few minutes)"
 	$(PIP) -e ".[demo]"
+	@touch $@
+
+$(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Whence and its page into $(VENV) (once; a few minutes)"
+	$(PIP) -e ".[demo,serve]"
 	@touch $@
 
 $(VENV)/.models: constraints.txt $(VENV)/.dev  # a trained encoder; what else it asks for is not needed

@@ -95,6 +95,9 @@ def test_pairs(bert: Any) -> None:
         if segment is not None
     ]
     assert pieces == ["what", "was", "it", "a", "very", "clever", "film"]
+    merged = whence.explain(clf, [("it", "cinematic, dull"), ("dull", "film")], method="lrp", target=0).merge_words()
+    assert merged.segments == [[None, 0, None, 1, 1, 1, None], [None, 0, None, 1, None, None, None]]
+    assert merged[1].segments == [[None, 0, None, 1, None]]
 
 
 def test_words(bert: Any) -> None:

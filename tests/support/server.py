@@ -7,9 +7,11 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -140,3 +142,15 @@ def _wait(server: Server) -> None:
         except OSError:
             time.sleep(0.05)
     raise AssertionError(server.log.read_text())
+
+
+def png(width: int, height: int) -> bytes:
+    """A picture of one colour, whose file is small whatever its size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    lines = zlib.compressobj(9)
+    body = b"".join(lines.compress(b"\0" * (width + 1)) for _ in range(height)) + lines.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")

@@ -30,8 +30,12 @@ def merged(a: Attribution) -> Attribution:
     real = torch.tensor([[i < len(own) for i in range(length)] for own in words], device="cpu")
     blank: Word = ("[PAD]", (0, 0), True)
     filled = [[*own, *[blank] * (length - len(own))] for own in words]
+    segments = None
+    if a.segments is not None:
+        of = [[a.segments[row][group[0]] for group in some] for row, some in enumerate(groups)]
+        segments = [[*some, *[None] * (length - len(some))] for some in of]
     return replace(
-        a, values=values, raw=values, raising=None, real=real, words=None, segments=None,
+        a, values=values, raw=values, raising=None, real=real, words=None, segments=segments,
         units=[[unit for unit, _, _ in row] for row in filled], spans=[[span for _, span, _ in row] for row in filled],
         special=[[alone for _, _, alone in row] for row in filled], channel_axis=None,
     )  # fmt: skip

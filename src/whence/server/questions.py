@@ -21,7 +21,9 @@ from whence.evaluation.deletion_check import checked, grouped
 from whence.evaluation.examples import Example, example_of
 from whence.evaluation.removal import default
 from whence.evaluation.requests import View, both_classes, probabilities
+from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.results.text_units import WHOLE
 from whence.results.words import groups_of
 from whence.server import given, shown
 from whence.server.asks import Asked, Desk
@@ -108,12 +110,26 @@ def _target(a: Attribution) -> int:
 
 
 def _expected(example: Example, a: Attribution, units: Tensor) -> dict[str, Any]:
+    """What a method says of these units: their share, and the score's change without them, if it has that unit."""
     scores = unit_scores(example, a)
     total = float(scores[example.free].abs().sum())
-    share = float(scores[units].sum()) / total if total else None
-    if not has_sign(a):
-        return {"share": share, "change": None, "why": "The method has no sign, and no unit."}
-    return {"share": share, "change": -float(scores[units].sum()), "why": None}
+    why = _no_unit(example, a)
+    return {
+        "share": float(scores[units].sum()) / total if total else None,
+        "change": None if why else -float(scores[units].sum()), "why": why,
+    }  # fmt: skip
+
+
+def _no_unit(example: Example, a: Attribution) -> str | None:
+    """Why values are not parts of the score; None where they are."""
+    facts = methods[a.method].facts
+    if facts.get("slope"):
+        return "Slopes are not parts of the score."
+    if facts.get("needs"):
+        return "What it reads is not in the score's unit."
+    if example.image and a.method in WHOLE:
+        return "Each pixel has the value of everything that was removed with it."
+    return None if has_sign(a) else "The method has no sign."
 
 
 def _spread(asked: Asked, scores: Tensor, named: Sequence[int]) -> list[dict[str, Any]]:
@@ -142,7 +158,9 @@ def _removed_text(asked: Asked, ask: Ask) -> dict[str, Any]:
     for name, a in _methods(asked, ask).items():
         values = (a.values["input_ids"] if isinstance(a.values, Mapping) else a.values)[0]
         gone = values[:, list(ask.removed)].sum(-1)
-        expected[name] = {"change": shown.numbers(-gone) if has_sign(a) else None, "why": None}
+        facts = methods[name].facts
+        parts = has_sign(a) and not facts.get("slope") and not facts.get("needs")
+        expected[name] = {"change": shown.numbers(-gone) if parts else None}
     return {"before": before, "after": after, "removed": ask.removed, "space": "logit", "how": "deleted",
             "expected": expected}  # fmt: skip
 

@@ -6,14 +6,12 @@ import base64
 import io
 import json
 import socket
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.server import Server, served
+from tests.support.server import Server, png, served
 from whence.server.limits import Limits
 
 TEXT = {"model": "zoo:questions", "input": {"text": "How many moons does Jupiter have?"}}
@@ -253,18 +251,6 @@ def test_texts_have_limits(server: Server) -> None:
     assert "600 tokens, but the model takes" in text
     assert server.refused("POST", "/api/predict", {**TEXT, "input": {"text": " \n"}})[0] == 422
     assert server.refused("POST", "/api/predict", {**TEXT, "input": {"text": "half \ud83d of it"}})[0] == 422
-
-
-def png(width: int, height: int) -> bytes:
-    """A picture of one colour, whose file is small whatever its size."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    lines = zlib.compressobj(9)
-    body = b"".join(lines.compress(b"\0" * (width + 1)) for _ in range(height)) + lines.flush()
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
 def picture(content: bytes) -> dict[str, Any]:
