@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-_PATIENCE = 60_000  # milliseconds
+_PATIENCE = 180_000  # milliseconds
 
 
 @contextlib.contextmanager

@@ -1,12 +1,13 @@
 /* The view "Browse a run": summaries, filters, all rows in a table, and the row that is open beside it. */
 
 import { el, fill, later } from "./dom.js";
-import { fixed, part, percent, whole } from "./numbers.js";
+import { fixed, part, percent, ticks, whole } from "./numbers.js";
 import { get } from "./net.js";
-import { bar, section, trouble } from "./parts.js";
+import { bar, scale, section, trouble, wash } from "./parts.js";
 import { overAll } from "./summary.js";
 import { windowed } from "./table.js";
 import { rowDrawer } from "./drawer.js";
+import { slice } from "./words.js";
 
 const FILTERS = ["word", "prediction", "label", "gap", "apart", "wrong", "failed", "from"], GAP = 0.005, APART = 0.5;
 const ASKED = { sort: "sort", word: "word", prediction: "prediction", label: "label", gap: "gap_above",
@@ -30,11 +31,12 @@ export function runView(place, app, run) {
     app.keep(state);
     drawer = rowDrawer(run, app);
     table = windowed({
-      label: "Rows of the run", columns: columns(), cells, fetch: rows, open: opened, sort: sortBy,
+      label: "Rows of the run", columns: columns(), cells, fetch: rows,
+      details: (offset, count) => (limit() ? rows(offset, count, true) : null), open: opened, sort: sortBy,
       sorted: () => ({ by: state.sort ?? "", descending: state.order === "down" }),
     });
     fill(place, main);
-    fill(main, head, section("rows", "Rows", counted, filters(),
+    fill(main, head, section("rows", "Rows", counted, filters(), colours,
       el("div", { class: `browse${labels.length ? " has-label" : ""}${run.methods.length > 1 ? " has-common" : ""}` },
       table.node, drawer.node)));
     drawHead();
@@ -43,7 +45,10 @@ export function runView(place, app, run) {
 
   // ---- over all rows ----
 
+  const colours = el("div", { class: "slot" });
+
   function drawHead() {
+    fill(colours, legendOf());
     fill(head, overAll(run, { word: byWord, row: (number) => open(number, true) }));
     clearTimeout(timer);
     if (run.pending) timer = setTimeout(learn, 1000);
@@ -124,22 +129,46 @@ export function runView(place, app, run) {
   ];
 
   function cells(row) {
-    const apart = row.in_common == null ? (run.pending ? "…" : "–")
-      : [row.in_common < APART ? el("span", { class: "spotted", title: "methods disagree" }, "● ") : "",
-      part(row.in_common, false)];
-    const text = row.error ?? row.text ?? row.image ?? "", wrong = row.label != null && row.prediction != null
-      && row.label !== row.prediction;
-    return [whole(row.row), el("span", { class: row.error ? "faint" : "line-of", dir: "auto" }, row.second
-      ? `${text} · ${row.second}` : text),
-      ...(labels.length ? [el("span", { class: wrong ? "differs" : null }, row.label ?? "–")] : []), row.prediction
-        ?? "–",
-      row.probability == null ? "–" : [bar(row.probability),
-        el("span", { class: "num" }, percent(row.probability, 0))], ...(several ? [apart]
-        : []), row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`];
+    const wrong = row.label != null && row.prediction != null && row.label !== row.prediction;
+    const spot = row.in_common < APART ? el("span", { class: "spotted", title: "methods disagree" }, "● ") : "";
+    const common = row.in_common == null ? (run.pending ? "…" : "–") : [spot, part(row.in_common, false)];
+    const sure = row.probability == null ? "–"
+      : [bar(row.probability), el("span", { class: "num" }, percent(row.probability, 0))];
+    return [
+      whole(row.row), row.error ? el("span", { class: "faint" }, row.error) : excerpt(row),
+      ...(labels.length ? [el("span", { class: wrong ? "differs" : null }, row.label ?? "–")] : []),
+      row.prediction ?? "–", sure, ...(several ? [common] : []), row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`,
+    ];
   }
 
-  function rows(offset, limit) {
-    const asked = new URLSearchParams({ offset, limit });
+  const method = run.methods[0], limit = () => run.summary?.limits?.[method.name];
+
+  /** The row's own texts, with the first method's values behind the words once they are there. */
+  function excerpt(row) {
+    const texts = [row.text ?? row.image ?? "", row.second].filter((text) => text != null);
+    const signs = run.summary?.signed?.[method.name] ?? true;
+    const parts = texts.map((text, which) => {
+      const out = [];
+      let last = 0;
+      for (const [start, end, own, value] of limit() ? row.values ?? [] : []) {
+        if (own !== which || start < last || end <= start) continue;
+        out.push(slice(text, last, start), wash(el("span", { class: "w" }, slice(text, start, end)), value, limit(), signs));
+        last = end;
+      }
+      return [which ? " · " : "", ...out, slice(text, last)];
+    });
+    return el("span", { class: "line-of", dir: "auto" }, parts);
+  }
+
+  function legendOf() {
+    if (!limit() || !run.summary.unit) return null;
+    const measure = { limit: limit(), over: true, times: false }, signs = run.summary.signed?.[method.name] ?? true;
+    return el("div", { class: "legend" }, signs ? scale("two", ticks(measure, 2, "")) : scale("one", ticks(measure, 1, ""), ["nothing", "much"]),
+      el("span", { class: "faint note-of" }, `One scale for all rows: parts of the ${run.space}, by ${method.title}.`));
+  }
+
+  function rows(offset, limit, values = false) {
+    const asked = new URLSearchParams({ offset, limit, ...(values ? { values } : {}) });
     for (const [name, key] of Object.entries(ASKED)) if (state[name]) asked.set(key, state[name]);
     if (state.order === "down") asked.set("descending", "true");
     return get(`/api/run/rows?${asked}`);

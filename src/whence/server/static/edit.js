@@ -25,7 +25,7 @@ export function changes(before, after) {
 }
 
 const marked = (before, after) => changes(before, after).filter((one) => one.text.trim()).map(({ kind, text }) =>
-  kind === "same" ? (text.length > 24 ? " … " : text) : el(kind, {}, text.trim(), " "));
+  kind === "same" ? (text.length > 24 ? " … " : text) : [el(kind, {}, text.trim()), " "]);
 
 /** A field with the text, and the list of what was tried. `on.predict(input)` asks the model,
  * `on.explain(input)` goes over to it. */

@@ -3,12 +3,12 @@
 import { el, fill } from "./dom.js";
 import { trouble } from "./parts.js";
 
-const ROW = 37, PAGE = 100, AROUND = 8, TALLEST = 2e7;
-  // pixels, rows, rows beyond the edges, pixels a browser can scroll
+const ROW = 37, PAGE = 100, CHUNK = 25, AROUND = 8; // pixels; rows, rows with details; rows beyond the edges
+const TALLEST = 2e7; // pixels that a browser can scroll
 
-/** `columns`: {name, title, class, sort}; `fetch(offset, limit)` gives {total, rows}; `cells(row)` a node per
- * column. */
-export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
+/** `columns`: {name, title, class, sort}; `fetch(offset, limit)` gives {total, rows}, `details` the same with values,
+ * which take longer, or null where none are wanted; `cells(row)` gives a node per column. */
+export function windowed({ columns, fetch, details, cells, open, sorted, sort, label }) {
   const head = el("div", { class: "thead", role: "row", "aria-rowindex": 1 });
   const inner = el("div", { class: "tall", role: "rowgroup" });
   const scroller = el("div", { class: "scroller", tabindex: 0, data: { focus: "rows" } }, inner);
@@ -80,7 +80,7 @@ export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
     return [Math.max(0, Math.floor(start) - AROUND), Math.min(total - 1, Math.ceil(start + count) + AROUND)];
   };
 
-  let waiting = 0;
+  let waiting = 0, idle = 0, asking = false;
   function paint() {
     const [first, last] = seen(), shift = scroller.scrollTop - scroller.scrollTop / factor;
     for (const [place, node] of drawn) {
@@ -101,8 +101,32 @@ export function windowed({ columns, fetch, cells, open, sorted, sort, label }) {
       node.style.setProperty("transform", `translateY(${place * ROW + shift}px)`);
       missing ||= !row;
     }
+    clearTimeout(idle);
+    idle = setTimeout(detail, 200);
     clearTimeout(waiting);
     if (missing) waiting = setTimeout(load, 40); // not for every page that flies past
+  }
+
+  /** Asks for the details of the rows that are seen, some at a time, once the table stands still. */
+  async function detail() {
+    const [first, last] = seen(), own = turn;
+    const places = Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i);
+    const place = places.find((one) => rowAt(one) && rowAt(one).values === undefined);
+    if (asking || place === undefined) return;
+    const offset = place - (place % CHUNK), answer = details(offset, CHUNK);
+    if (!answer) return;
+    asking = true;
+    const found = await answer.catch(() => null);
+    asking = false;
+    if (own === turn && found) {
+      found.rows.forEach((more, i) => {
+        const row = rowAt(offset + i), node = drawn.get(offset + i);
+        if (!row) return;
+        Object.assign(row, { values: more.values ?? null });
+        if (node) node.dataset.empty = "1";
+      });
+    }
+    if (found || own !== turn) paint();
   }
 
   function load() {
