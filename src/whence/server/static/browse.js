@@ -137,7 +137,8 @@ export function runView(place, app, run) {
     return [
       whole(row.row), row.error ? el("span", { class: "faint" }, row.error) : excerpt(row),
       ...(labels.length ? [el("span", { class: wrong ? "differs" : null }, row.label ?? "–")] : []),
-      row.prediction ?? "–", sure, ...(several ? [common] : []), row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`,
+      row.prediction ?? "–", sure, ...(several ? [common] : []),
+      row.gap == null ? "–" : `${fixed(100 * row.gap, 2)} %`,
     ];
   }
 
@@ -152,7 +153,8 @@ export function runView(place, app, run) {
       let last = 0;
       for (const [start, end, own, value] of limit() ? row.values ?? [] : []) {
         if (own !== which || start < last || end <= start) continue;
-        out.push(slice(text, last, start), wash(el("span", { class: "w" }, slice(text, start, end)), value, limit(), signs));
+        const word = el("span", { class: "w" }, slice(text, start, end));
+        out.push(slice(text, last, start), wash(word, value, limit(), signs));
         last = end;
       }
       return [which ? " · " : "", ...out, slice(text, last)];
@@ -163,7 +165,9 @@ export function runView(place, app, run) {
   function legendOf() {
     if (!limit() || !run.summary.unit) return null;
     const measure = { limit: limit(), over: true, times: false }, signs = run.summary.signed?.[method.name] ?? true;
-    return el("div", { class: "legend" }, signs ? scale("two", ticks(measure, 2, "")) : scale("one", ticks(measure, 1, ""), ["nothing", "much"]),
+    const colour = signs ? scale("two", ticks(measure, 2, ""))
+      : scale("one", ticks(measure, 1, ""), ["nothing", "much"]);
+    return el("div", { class: "legend" }, colour,
       el("span", { class: "faint note-of" }, `One scale for all rows: parts of the ${run.space}, by ${method.title}.`));
   }
 

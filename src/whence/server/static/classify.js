@@ -8,7 +8,7 @@ import { disagreement } from "./agree.js";
 import { reproduce } from "./export.js";
 import { sent } from "./input.js";
 import { ask as asked, job, post } from "./net.js";
-import { predictions, progress } from "./parts.js";
+import { predictions, progress, working } from "./parts.js";
 import { pixels } from "./pictures.js";
 import { question } from "./question.js";
 import { lookOf, opening, results } from "./results.js";
@@ -101,8 +101,7 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     wait.show("The methods are asked");
     running = job({ kind: "explain", ...base(), methods: missing }, {
       progress: ({ done: count, of, method, passes }) =>
-        wait.show(`${titleOf(method) ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`,
-        count, of),
+        wait.show(working(model, method, passes), count, of),
       result: (found) => {
         own.results.set(found.method, found);
         draw();
@@ -119,8 +118,6 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
       done(how);
     });
   }
-
-  const titleOf = (name) => model.methods.find((one) => one.name === name)?.title;
 
   function cancelled(missing) {
     for (const name of missing) if (!ask.results.has(name)) ask.errors.set(name, "Cancelled before it answered.");

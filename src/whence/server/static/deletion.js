@@ -76,7 +76,8 @@ function drawnIn(place, ask, list, on, unit) {
 
 const brief = (title) => title.replace(/^Integrated gradients$/, "int. gradients").replace(/^Transformer attribution$/,
   "transf. attr.").slice(0, 18);
-const reach = (band, i) => `${percent(band.mean[i])} (${(100 * band.low[i]).toFixed(0)}–${(100 * band.high[i]).toFixed(0)})`;
+const reach = ({ mean, low, high }, i) =>
+  `${percent(mean[i])} (${(100 * low[i]).toFixed(0)}–${(100 * high[i]).toFixed(0)})`;
 
 /** The words that each method would take out, and what the model says then. */
 function table(ask, lines, places, random, unit) {

@@ -79,7 +79,9 @@ export function explainView(place, app) {
     }
     if (keys.some((key) => state[key])) return Object.fromEntries(keys.filter((key) => state[key] != null).map((key) =>
       [key, state[key]]));
-    return { ...(model.examples[0] ?? {}) };
+    const shown = model.kind === "text" ? model.examples.toSorted((a, b) => b.text.length - a.text.length)
+      : model.examples;
+    return { ...(shown[0] ?? {}) }; // the longest text has most to question
   }
 
   const nameOf = (model, i) => model.examples[i]?.name ?? `Example ${i + 1}`;

@@ -7,7 +7,9 @@ import { disagreement } from "./agree.js";
 import { reproduce } from "./export.js";
 import { sent } from "./input.js";
 import { ask as asked, job } from "./net.js";
-import { key, legend, predictions, progress, section, segments, trouble, warning, warnings } from "./parts.js";
+import {
+  key, legend, predictions, progress, section, segments, trouble, warning, warnings, working,
+} from "./parts.js";
 import { clauses, found, joined } from "./pieces.js";
 import { question } from "./question.js";
 import { noted, receipt } from "./receipt.js";
@@ -85,7 +87,7 @@ export function language({ model, input, state, rail, main, told, keep, still })
     running = job({ kind: "explain", ...base(), methods: missing,
       ...(rather ? { contrast: { token: at, instead: rather.id } } : {}) }, {
       progress: ({ done, of, method, passes }) =>
-        wait.show(`${model.methods.find((one) => one.name === method)?.title ?? "The methods"}${passes ? `, ${counted(passes, "pass", "passes")}` : ""}`, done, of),
+        wait.show(working(model, method, passes), done, of),
       result: (one) => {
         if (!results.size) told(counted(one.units.filter((unit) => unit.part !== "written").length, "token"));
         results.set(named[one.method], one);
@@ -218,7 +220,7 @@ export function language({ model, input, state, rail, main, told, keep, still })
       el("div", { class: "failed" }, key(d.place), trouble(`${d.title}: ${d.error}`)));
     const shown = list.filter((d) => !d.error), ready = answered(shown);
     const over = scope === "prompt" ? "the prompt" : "everything before";
-    const note = `Each token's share of its method's total over ${over}, Σ|φ|. Hover or focus a token for its numbers.`;
+    const note = `Each token's share of its method's total over ${over}, Σ|φ|. Hover or focus one for its numbers.`;
     const body = !ask.units ? el("p", { class: "soft" }, "The methods are asked …") : look === "bars"
       ? bars(ask, shown, measure) : el("div", { class: `cards ${look}` },
       shown.map((d) => card(d, ask, shown, measure)));

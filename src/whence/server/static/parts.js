@@ -1,7 +1,7 @@
 /* The parts of which the page is made: letters, warnings, legends, predictions, switches, waiting, facts. */
 
 import { el, fill, roving, svg } from "./dom.js";
-import { KEYS, part, percent, ticks } from "./numbers.js";
+import { KEYS, counted, part, percent, ticks } from "./numbers.js";
 
 /** The letter of a method, in its colour. */
 export const key = (place) => el("span", { class: "key", style: { "--k": `var(--k${place % 4})` } }, KEYS[place]);
@@ -75,6 +75,12 @@ export function select(label, options, chosen, choose, hidden = false) {
     on: { change: () => choose(box.value) } },
     options.map(([value, name]) => el("option", { value, selected: String(value) === String(chosen) }, name)));
   return hidden ? box : el("label", { class: "soft" }, `${label} `, box);
+}
+
+/** What is said while a method works. */
+export function working(model, name, passes) {
+  const title = model.methods.find((method) => method.name === name)?.title ?? "The methods";
+  return passes ? `${title}, ${counted(passes, "pass", "passes")}` : title;
 }
 
 /** A line of progress with a button that ends the work. */

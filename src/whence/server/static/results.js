@@ -36,7 +36,8 @@ function lead(ask, list, asked) {
       "Every picture has the same scale, so a pale map is a spread-out one.");
     return out;
   }
-  out.push(first || !others.length ? ". " : `; its first choice is ${others[0].label} at ${percent(others[0].probability)}. `);
+  const best = others[0];
+  out.push(first || !best ? ". " : `; its first choice is ${best.label} at ${percent(best.probability)}. `);
   const signs = list.filter((d) => d.signed && d.shares.some((x) => x));
   if (ask.kind !== "text" || !signs.length) return out;
   const pulls = signs.map((d) => ends(d.shares)),
@@ -117,7 +118,7 @@ function card(d, ask, list, measure) {
   return el("article", { class: "card", "aria-label": d.title, data: { method: d.name } },
     el("header", {}, key(d.place), el("h3", {}, d.title),
       el("span", { class: "tiny faint fam-of", title: d.question }, family)),
-    drawingOf, d.values ? (ask.kind === "molecule" ? null : tops(d, ask)) : el("p", { class: "tops faint" }, "asked …"),
+    drawingOf, !d.values ? el("p", { class: "tops faint" }, "asked …") : ask.kind === "molecule" ? null : tops(d, ask),
     d.values ? receipt(d.result) : el("span", { class: "end" }));
 }
 

@@ -67,7 +67,8 @@ export function tops(d, ask) {
     el("span", {}, el("b", { dir: "auto" }, nameOf(ask, i)), ` ${shareOf(d.shares[i], d)}`));
   if (!found.length) found.push(el("span", {}, "0 for every word"));
   const names = [...new Set(ask.units.filter((unit) => unit.special).map((unit) => unit.text))];
-  const told = ask.asideTold?.(d.aside) ?? `${percent(d.aside, d.aside > 0.99 ? 1 : 0)} on ${names.slice(0, 3).join(", ")}`;
+  const size = percent(d.aside, d.aside > 0.99 ? 1 : 0);
+  const told = ask.asideTold?.(d.aside) ?? `${size} on ${names.slice(0, 3).join(", ")}`;
   const aside = d.aside > 0.0005 ? el("span", { class: "faint" }, told) : null;
   return el("p", { class: "tops" }, found, aside);
 }
