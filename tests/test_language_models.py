@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.support.models import close
 from tests.support.slow import mostly_slow
 from whence.adapters import chats
 from whence.results import text_units
+from whence.views.maps import percent
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.WhenceWarning")
 PROMPT, ANSWER, OTHER = "It is hot. Is it?", "Yes it is.", "No"
@@ -304,16 +306,59 @@ def test_an_answer_over_its_prompt(tmp_path: Path, capsys: pytest.CaptureFixture
     page = a.to_html()
     assert "<script" not in page
     assert "&lt;b&gt;?" in page
-    assert page.count("<summary><b>") == 2
+    assert page.count('type="radio"') == 2 + 1 + 8  # sentences, all of it, tokens
+    assert page.count(" checked ") == 1
     assert "… 8 that carry little" in page
-    total = float(a.values[0, :4, :12].sum())
-    assert f"system <b>{total:+.4g}</b>" in page
-    assert f"the answer so far {float(a.values[0, :4, names.index('[answer]')].sum()):+.4g}" in page
+    sums = a.values[0, :4].sum(0)
+    shares = sums[:13] / sums[:13].abs().sum()
+    first = page[page.index('class="panel p0"') : page.index('class="panel p1"')]
+    assert first.count('class="blk"') == 2
+    assert f"{float(sums[:12].sum()):+.4g}" in first
+    assert f"+{100 * float(shares[:12].sum()):.0f} %" in first
+    answer = float(sums[names.index("[answer]")])
+    own = abs(answer) / (abs(answer) + float(sums[:13].abs().sum()))
+    assert f"the answer so far {answer:+.4g}".replace("-", "−") in first
+    assert f"{percent(own)} rests on the answer itself" in first
     a.show()
     printed = capsys.readouterr().out.splitlines()
     first = printed.index("Yes.")
     assert printed[first + 1].endswith("  Rule 3.")
     assert "No." in printed[first + 2 :]
+
+
+def test_an_answer_that_rests_on_itself_and_one_against_another() -> None:
+    lm = language_model("llama")
+    a = whence.explain(lm, PROMPT, method="attnlrp", target="Yes. No.", units="sentences")
+    with torch.no_grad():
+        a.values[0, :, a.units[0].index("[answer]")] = 9 * a.values[0, :, :2].abs().sum(1)
+    page = a.to_html()
+    assert "90.0 % rests on the answer itself. Drawn is how the other 10.0 % is spread over the prompt." in page
+    why = whence.explain(lm, PROMPT, method="attnlrp", target=whence.contrast("Yes", "No"), units="sentences").to_html()
+    assert "Why “Yes” rather than “No”?" in why
+    assert "for “No”</span>" in why
+    assert 'type="radio"' not in why
+
+
+def test_what_the_model_does_stands_beside_what_the_method_says(tmp_path: Path) -> None:
+    lm = language_model("llama")
+    a = whence.explain(lm, PROMPT, method="attnlrp", target="Yes. No.", units="sentences").tried(lm, k=2)
+    told, wanted = a.receipt["alternatives"], lm.tokenizer("Yes. No.")["input_ids"]
+    assert sum(math.log(one["probability"]) for one in told) == pytest.approx(
+        log_probability(lm, PROMPT, "Yes. No."), abs=1e-6
+    )
+    ids = lm.tokenizer(PROMPT)["input_ids"]
+    with torch.no_grad():
+        likeliest = int(lm.model(input_ids=torch.tensor([[*ids, *wanted[:3]]])).logits[0, -1].argmax())
+    names = [name for name, _ in told[3]["others"]]
+    assert likeliest == wanted[3] or names[0] == lm.tokenizer.convert_ids_to_tokens(likeliest).replace("Ġ", " ")
+    drops = [[source.drop for source in citation.sources] for citation in a.cite(2, model=lm)]
+    assert [[one["drop"] for one in sources] for sources in a.receipt["sources"]] == drops
+    assert [[source.drop for source in citation.sources] for citation in a.cite(2)] == drops  # known by now
+    a.save(tmp_path / "a.safetensors")
+    again = whence.Attribution.load(tmp_path / "a.safetensors")
+    assert again.to_html() == a.to_html()
+    speaking = [source for citation in a.cite(2) for source in citation.sources if source.value > 0]
+    assert a.to_html().count("without it: log p") == len(speaking) > 0
 
 
 def test_a_conversation_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,7 +373,9 @@ def test_a_conversation_on_the_command_line(tmp_path: Path, capsys: pytest.Captu
     asked = ["explain", "--model", str(folder), "--chat", str(talk), "--units", "sentences"]
     assert main([*asked, "--method", "attnlrp", "--out", str(tmp_path / "a.html")]) == 0
     page = (tmp_path / "a.html").read_text()
-    assert all(f"<summary><b>{sentence}</b>" in page for sentence in ("Yes.", "It is."))
+    assert all(f">{sentence}</label>" in page for sentence in ("Yes.", "It is."))
+    assert "What else could stand here" in page
+    assert "without it: log p" in page
     assert main([*asked, "--method", "leave_one_out"]) == 0
     assert "Be kind." in capsys.readouterr().out
     talk.write_text(json.dumps(TALK))  # the model writes the answer

@@ -15,6 +15,7 @@ from whence.util.terminal import say, say_json
 
 def explain_command(options: argparse.Namespace) -> int:
     from whence.api import explain
+    from whence.views.language import is_answer
 
     check_out(options)
     params = params_of(options, options.method) if options.method is not None else {}
@@ -24,6 +25,8 @@ def explain_command(options: argparse.Namespace) -> int:
         )
     model = model_of(options)
     a = explain(model, rows_of(options, model), method=options.method, **explain_options(options, model), **params)
+    if any(path.suffix == ".html" for path in options.out) and is_answer(a, []) and a.several:
+        a = a.tried(model)  # the page shows what the model does beside what the method says
     report(a.merge_words() if options.words else a, options)
     return 0
 

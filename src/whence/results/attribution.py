@@ -243,6 +243,13 @@ class Attribution:
 
         return cited(self, k, units, model)
 
+    def tried(self, model: Any, k: int = 3) -> Attribution:
+        """The same with what the model does, for pages and the terminal: what an answer loses without its k sources,
+        and what else could stand at each of its tokens (`receipt["sources"]`, `receipt["alternatives"]`)."""
+        from whence.results.citations import tried
+
+        return tried(self, k, model)
+
     def top(self, k: int = 5) -> list[list[tuple[Any, float]]]:
         """For each row, the k units of largest magnitude: (unit or index, value), largest first."""
         if not self.one_input or self.several:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError
 from whence.results.text_units import merged, parts_of
 from whence.util.checks import check_count
+from whence.util.receipt import Receipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,14 +57,22 @@ def cited(a: Attribution, k: int, units: Any, model: Any) -> list[Citation]:
     own = zip(by_unit.units[0], by_unit.spans[0], strict=True)
     places = [(n, name, span) for n, (name, span) in enumerate(own) if span[0] < span[1]]
     found = []
-    for sentence, start, values in sentences_of(by_unit):
+    for number, (sentence, start, values) in enumerate(sentences_of(by_unit)):
         best = sorted(places, key=lambda place: -float(values[place[0]]))[:k]
-        drops = _drops(a, sentence, start, [span for _, _, span in best], model) if model is not None else [None] * k
+        spans = [span for _, _, span in best]
+        drops = _known(a, number, spans) if model is None else _drops(a, sentence, start, spans, model)
         sources = [
             Source(name, *span, float(values[n]), drop) for (n, name, span), drop in zip(best, drops, strict=False)
         ]
         found.append(Citation(sentence, tuple(sources)))
     return found
+
+
+def _known(a: Attribution, number: int, spans: Sequence[tuple[int, int]]) -> Sequence[float | None]:
+    """What `tried` found out about a sentence's sources."""
+    told = a.receipt.get("sources")
+    known = {} if told is None else {(one["start"], one["end"]): one["drop"] for one in told[number]}
+    return [known.get((start, end)) for start, end in spans]
 
 
 def sentences_of(a: Attribution) -> list[tuple[str, int, Tensor]]:
@@ -104,3 +113,21 @@ def _drops(
     assert lost.units is not None
     by_name = dict(zip(lost.units[0], lost.values[0].tolist(), strict=True))
     return [by_name[str(n)] for n in range(len(spans))]
+
+
+def tried(a: Attribution, k: int, model: Any) -> Attribution:
+    """The attribution with what the model does beside what the method says, in its receipt.
+
+    "sources": for each sentence of the answer, the k strongest units and what its log-probability loses without them;
+    "alternatives": what else could stand at each of the answer's tokens.
+    """
+    from whence.adapters.alternatives import alternatives
+
+    sources = [
+        [{"start": s.start, "end": s.end, "drop": s.drop} for s in citation.sources]
+        for citation in cited(a, k, "sentences", model)
+    ]
+    assert a.text is not None
+    assert a.answer is not None
+    told = alternatives(model, a.text[0], a.answer[0][0])
+    return replace(a, receipt=Receipt(a.receipt, {"sources": sources, "alternatives": told}))
