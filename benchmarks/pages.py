@@ -1,24 +1,19 @@
 """What the pages of methods and axioms tell: `python -m benchmarks.pages` writes docs/ideas/measured.json.
 
-Costs are those of the zoo's examples: forward and backward passes that a row took part in, and CPU time in units of an
-explanation by `gradient`, which is one pass forward and one back. Properties are measured on the toy functions, by
-`textbook_table`, or on a model of the zoo where those are too small. If methods are named, only these are measured
-again, and the others stay as they are.
+Costs are those of the zoo's examples: forward and backward passes that a row took part in, which are counted and do not
+depend on the machine. Properties are measured on the toy functions, by `textbook_table`, or on a model of the zoo where
+those are too small. If methods are named, only these are measured again, and the others stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import whence
-from benchmarks.measure import ratios, times
 from whence.errors import WhenceError, WhenceWarning
 from whence.evaluation.axioms import textbook_table
 
@@ -28,7 +23,7 @@ ROWS = 4
 
 
 def costs(names: list[str]) -> dict[str, dict[str, list[float]]]:
-    """By method and model: forward passes, backward passes, CPU time in explanations by `gradient`."""
+    """By method and model: forward and backward passes."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for model in MODELS:
         loaded = whence.load(f"zoo:{model}")
@@ -38,23 +33,8 @@ def costs(names: list[str]) -> dict[str, dict[str, list[float]]]:
             continue
         board = whence.evaluate(loaded, rows, methods=fits, metrics=["sparseness"], progress=False)
         for name in fits:
-            found[name][model] = [*board.passes(name), float(f"{cpu_ratio(loaded, rows, name):.2g}")]
-            print(model, name, found[name][model], flush=True)
+            found[name][model] = list(board.passes(name))
     return found
-
-
-def cpu_ratio(model: Any, rows: list[Any], name: str) -> float:
-    """The CPU time of an explanation in those of the gradient's, in turns; what takes long is run once."""
-    jobs = {
-        key: partial(whence.explain, model, rows, method=method, progress=False)
-        for key, method in (("gradient", "gradient"), ("own", name))
-    }
-    start = time.process_time()
-    jobs["own"]()
-    once = time.process_time() - start
-    if once < 1:
-        return ratios(times(jobs, rounds=5), to="gradient")["own"]
-    return once / statistics.median(times({"gradient": jobs["gradient"]}, rounds=5)["gradient"])
 
 
 def _fits(model: Any, row: Any, name: str) -> bool:

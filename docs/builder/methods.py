@@ -100,19 +100,23 @@ _NOT_MEASURED = (
 
 
 def cost(name: str) -> str:
-    """Passes and time on models of the zoo."""
+    """Passes on models of the zoo, and times in the league table."""
     found = measured()["methods"].get(name, {}).get("cost", {})
-    rows = [
-        [f"`zoo:{model}`", f"{forward:g}", f"{backward:g}", f"{times:g}"]
-        for model, (forward, backward, times) in found.items()
-    ]
-    if not rows:
-        return ""
-    note = (
-        f"On {measured()['rows']} rows of each bundled model, by `python -m benchmarks.pages`: passes that a row took "
-        "part in (copies of it share them), and CPU time in units of an explanation by `gradient`, taken in turns."
+    rows = [[f"`zoo:{model}`", f"{forward:g}", f"{backward:g}", "–"] for model, (forward, backward) in found.items()]
+    for model, title in LEAGUE.items():
+        line = table_of("league_table", model).get(name)
+        if line:
+            rows.append([title, *(part.strip() for part in line["passes"].split("+")), line["× fb"]])
+    return (
+        f"{grid(['model', 'forward passes', 'backward passes', '× a plain pass'], rows)}\n\n{_COUNTED}" if rows else ""
     )
-    return grid(["model", "forward passes", "backward passes", "× `gradient`"], rows) + f"\n\n{note}"
+
+
+_COUNTED = (
+    "Passes that a row took part in, copies of it together: counted on bundled models by `python -m benchmarks.pages`, "
+    "and in [the league table](../papers/league_table.md), where time is in units of one plain forward and backward "
+    "pass. That was a loaded machine: multiples tell, digits do not."
+)
 
 
 def league(name: str) -> str:

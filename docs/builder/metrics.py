@@ -15,7 +15,7 @@ KINDS = {  # which question a metric asks
     "Is it faithful to the model?": (
         "comprehensiveness sufficiency log_odds aopc deletion insertion perturbation_positive perturbation_negative "
         "road_morf road_lerf irof roar infidelity sensitivity_n faithfulness_correlation completeness_gap "
-        "erasure_single erasure_set"
+        "erasure_single erasure_set source_ablation linear_datamodelling_score"
     ),
     "Does it hear the model, and the class?": "model_randomisation data_randomisation class_sensitivity",
     "Is it stable, and easy to read?": "sensitivity_max sparseness complexity",
