@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 _BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.S)
@@ -31,7 +32,7 @@ def run(page: Path, folder: Path) -> str:
             exec(compile(code, str(page), "exec"), space)
         if shown is None or re.search(r"^…$", shown, re.M):
             return match[0]
-        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+        lines = [part for line in printed.getvalue().splitlines() for part in wrapped(line.rstrip())]
         return f"```python\n{code}```\n\n```text\n" + "\n".join(lines).strip("\n") + "\n```"
 
     before = Path.cwd()
@@ -40,6 +41,12 @@ def run(page: Path, folder: Path) -> str:
         return _BLOCK.sub(replaced, page.read_text(encoding="utf-8"))
     finally:
         os.chdir(before)
+
+
+def wrapped(line: str, width: int = 104) -> list[str]:
+    """A line in parts that fit on a page, but for the lines of tables."""
+    is_table = "  " in line.strip()
+    return [line] if is_table or not line else textwrap.wrap(line, width, subsequent_indent="    ")
 
 
 def pictures(page: Path, folder: Path) -> None:
