@@ -27,7 +27,7 @@ def cluster() -> Iterator[object]:
     package = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
-        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
+        address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
         runtime_env={"env_vars": {"PYTHONPATH": package, "OMP_NUM_THREADS": "1"}},
     )  # fmt: skip
     yield ray

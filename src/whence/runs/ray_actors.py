@@ -112,9 +112,10 @@ def _connect(ray: Any, workers: int, address: str | None) -> bool:
         # a cluster's machines have their own installation: what to add to it is in the job's runtime environment
         ray.init(address=address, runtime_env={"env_vars": _THREADS}, **common)
         return True
-    ray.init(
-        num_cpus=workers + 1, include_dashboard=False, _temp_dir=_short_folder(), runtime_env=environment, **common
-    )
+    ray.init(  # "local": another cluster on this machine, alive or not, is not ours to take
+        address="local", num_cpus=workers + 1, include_dashboard=False, _temp_dir=_short_folder(),
+        runtime_env=environment, **common,
+    )  # fmt: skip
     return True
 
 
