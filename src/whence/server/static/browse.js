@@ -51,17 +51,17 @@ export function runView(place, app, run) {
     fill(colours, legendOf());
     fill(head, overAll(run, { word: byWord, row: (number) => open(number, true) }));
     clearTimeout(timer);
-    if (run.pending) timer = setTimeout(learn, 1000);
+    if (run.pending) timer = setTimeout(learn, 2000);
   }
 
   /** The summary is computed while the table can be used already. */
   async function learn() {
     const fresh = await get("/api/run").catch(() => null);
     if (!main.isConnected) return;
-    const ready = fresh && !fresh.pending;
-    if (fresh) Object.assign(run, fresh);
+    if (!fresh || fresh.pending) return void (timer = setTimeout(learn, 2000));
+    Object.assign(run, fresh);
     drawHead();
-    if (ready) again(true);
+    again(true);
   }
 
   function byWord(word) {

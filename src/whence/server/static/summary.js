@@ -48,7 +48,7 @@ function moving(run, on, draw) {
     draw();
   };
   return section("movers", `Which ${unit}s move the model`,
-    el("span", { class: "soft" }, "Means with their 95 % intervals, by whose near ends they are ordered. Click one for its rows."),
+    el("span", { class: "soft" }, "Means with 95 % intervals, ordered by their near ends. Click one for its rows."),
     el("div", { class: "bar2" }, select("class", targets.map((one) => [one, one]), target, choose("target")),
       select("method", methods.map((one) => [one.name, one.title]), method.name, choose("method"))),
     movers(target, units[target][method.name], `parts of the ${run.space} of ${target}`, on.word)
