@@ -102,6 +102,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "after a float layer": lambda: nn.Sequential(nn.Linear(6, 6), in_int8(dense())),
     "beside a float layer": Beside,
     "a function of its own": lambda: layers_in_bytes(lambda *given: Rounded.apply(*given)),
+    "a function that the model holds": lambda: layers_in_bytes(Rounded.apply),
 }
 REFUSED: dict[str, Callable[[], nn.Module]] = {
     "an LSTM": Recurrent,

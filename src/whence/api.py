@@ -23,7 +23,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.engine.call import Rule
 from whence.engine.custom_functions import suspended
 from whence.engine.scope import scope
-from whence.errors import DivergedError, InputError, MethodError, ParameterError, emit, gathered
+from whence.errors import DivergedError, InputError, MethodError, ParameterError, TargetError, emit, gathered
 from whence.methods import Method, sensitivity
 from whence.methods import methods as known_methods
 from whence.methods.answer import Answer
@@ -268,7 +268,15 @@ def trace(model: Any, inputs: Any, *, method: str, show: bool = True, **options:
     Printed, and given back as rows; `plot()` draws the relevance from layer to layer.
     """
     if isinstance(model, Wrapped):
-        first = model.requests(inputs, options.pop("target", None), options.get("batch_size"))[0]
+        from whence.adapters.answers import Contrast
+
+        target = options.pop("target", None)
+        if isinstance(target, Contrast):
+            raise TargetError(
+                "trace follows one explanation, but a contrast is the difference of two.\n"
+                f"  Trace each of them: target=whence.span(of={target.first!r}), then of={target.second!r}."
+            )
+        first = model.requests(inputs, target, options.get("batch_size"))[0]
         return trace(first.model, first.inputs, method=method, show=show, target=first.target, **options)
     rules = options.pop("rules", None)
     if isinstance(rules, str):

@@ -130,7 +130,8 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
     held = None
     if not beside:
         held = [special or i > first_of(tokens, wanted) for i, special in enumerate(tokens.special)]
-    return Request(wrapped.model, inputs, score, [number], facts, units, stand_ins=wrapped.stand_ins, held=held)
+    stand_ins = {} if beside else wrapped.stand_ins
+    return Request(wrapped.model, inputs, score, [number], facts, units, stand_ins=stand_ins, held=held)
 
 
 def first_of(tokens: Tokens, wanted: Sequence[int]) -> int:

@@ -211,12 +211,16 @@ def _with(wrapped: Wrapped, tokens: Tokens, wanted: list[int]) -> Tokens:
 def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Request:
     """Each token of a target text by the source's tokens and by the target's tokens before it."""
     text = one_text(_one(rows))
-    if target is not None and not isinstance(target, str):
+    if target is not None and not isinstance(target, str) and not callable(target):
         raise TargetError(
-            f"target={target!r} is not a text.\n  Give the target text, or leave it out for what is written."
+            f"target={target!r} is not a text.\n"
+            "  Give the target text, leave it out for what is written, or give a function of the output for that."
         )
-    wanted = wanted_ids(wrapped, wrapped.complete(text) if target is None else target, "text_target")
+    given = isinstance(target, str)
+    wanted = wanted_ids(wrapped, target if given else wrapped.complete(text), "text_target")
     inputs, _, _, units = started(wrapped, text, wanted)
+    if callable(target):
+        return Request(wrapped.model, inputs, target, [0], {"text": [text]}, units)
     index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]], device="cpu")
     facts: dict[str, list[Any]] = {"text": [text], "labels": [texts_of(wrapped.tokenizer, wanted)]}
     return Request(wrapped.model, inputs, Indices(index), [0], facts, units)

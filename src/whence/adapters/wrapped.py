@@ -41,9 +41,9 @@ class Wrapped:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and its inputs go."""
+        """Where the model is, and its inputs go; weights that wait on a disk are nowhere yet."""
         weights = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
-        return next((p.device for p in weights), torch.device("cpu"))
+        return next((p.device for p in weights if not p.is_meta), torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:

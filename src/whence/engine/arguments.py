@@ -56,6 +56,8 @@ def placed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[S
 
 
 def _find(func: Any, count: int, given: Sequence[str]) -> _Placing | None:
+    if getattr(func, "__name__", "") == "to" and count > 1:
+        return None  # x.to("cpu", non_blocking=True): what stands second says what comes third
     placings = [p for schema in _schemas(func) if (p := _place(schema, count, given)) is not None]
     return min(placings, key=lambda p: sum(name is None for name, _ in p.by_position), default=None)
 

@@ -1,8 +1,9 @@
 """A model's own `torch.autograd.Function`: reported to the pass that runs, which otherwise could not see it.
 
-Nothing announces such a function to a mode, so `Function.apply` is replaced while a pass runs; calls of other
-threads, and of suspended passes, go straight on. A function that works entry by entry is one op, of the family
-that computes the same if there is one. The forward of any other is run openly, op by op, where a method has rules.
+Nothing announces such a function to a mode, so the code of `Function.apply` is another while a pass runs: a model may
+hold the method itself (`run = Own.apply`). Calls of other threads, and of suspended passes, go straight on. A function
+that works entry by entry is one op, of the family that computes the same if there is one. The forward of any other is
+run openly, op by op, where a method has rules.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from whence.engine import quantised
+from whence.engine.nodes import untold
 from whence.engine.ops import Spelling
 from whence.util.tree import tensors_in
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from whence.engine.flow import Flow
 
 _lock = threading.Lock()
-_waiting: list[Any] = []  # torch's own `apply`, while it is replaced, once for each pass that runs
+_listening = 0  # passes that run, in all threads
+_APPLY = Function.__dict__["apply"].__func__
+_OWN = _APPLY.__code__
 _hears = threading.local()  # `flow`: the pass that runs in this thread
 
 KNOWN: dict[str, Sequence[Callable[[Tensor], Tensor]]] = {
@@ -41,6 +45,18 @@ KNOWN: dict[str, Sequence[Callable[[Tensor], Tensor]]] = {
     "tanh": (torch.tanh,),
 }
 _GIST = 1e-5  # how near a function must come to a known one: authors shorten their constants
+
+
+class _Told:
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        __class__  # type: ignore[name-defined] # noqa: B018  (in the closure of torch's own, too)
+        from whence.engine.custom_functions import told  # the code runs with torch's names
+
+        return told(cls, *args, **kwargs)
+
+
+_TOLD = _Told.__dict__["apply"].__func__.__code__
 
 
 def current() -> Flow | None:
@@ -64,30 +80,31 @@ def suspended() -> Iterator[None]:
 
 def listen(flow: Flow) -> Flow | None:
     """From now on this pass is told of custom functions; what comes back is the one that was told before."""
+    global _listening
     with _lock:
-        _waiting.append(Function.__dict__["apply"] if not _waiting else _waiting[0])
-        if len(_waiting) == 1:
-            Function.apply = classmethod(_apply)  # type: ignore[method-assign, assignment]
+        _listening += 1
+        if _listening == 1 and _OWN.co_freevars == _TOLD.co_freevars:
+            _APPLY.__code__ = _TOLD
     before, _hears.flow = current(), flow
     return before
 
 
 def leave(before: Flow | None) -> None:
     """The reverse of `listen`."""
+    global _listening
     _hears.flow = before
     with _lock:
-        own = _waiting.pop()
-        if not _waiting:
-            Function.apply = own  # type: ignore[method-assign]
+        _listening -= 1
+        if not _listening:
+            _APPLY.__code__ = _OWN
 
 
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def told(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a call of a custom function comes to while a pass runs."""
     flow = current()
-    with _lock:
-        own = _waiting[0] if _waiting else Function.__dict__["apply"]
 
     def plain(*args: Any, **kwargs: Any) -> Any:
-        return own.__func__(cls, *args, **kwargs)
+        return untold(cls, *args, **kwargs)
 
     if flow is None or cls.__module__.startswith("whence.") or not flow.is_on():
         return plain(*args, **kwargs)

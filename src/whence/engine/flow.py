@@ -210,7 +210,7 @@ class Flow(TorchFunctionMode):
             raise no_derivative(self.method, f"{spelled.name}({result.dtype})", self.here())
         if self._orders is not None and spelled.name in SORTS:
             self._orders.sorted(result)
-        return args[0] if spelled.writes and args and result is used[0] else result  # not its stand-in
+        return args[0] if used and result is used[0] else result  # not its stand-in
 
     def _plainly(self, spelled: Spelling, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """As plain autograd does it, but for parameters, and what is written to is remembered all the same."""
@@ -221,7 +221,7 @@ class Flow(TorchFunctionMode):
         given, named = protected(spelled.name, used, named)
         result = func(*given, **named)
         result = in_rows(result) if spelled.name == "batch_norm" else result
-        return args[0] if spelled.writes and args and result is used[0] else result
+        return args[0] if used and result is used[0] else result
 
     def _look_through(self, name: str, func: Any, args: Sequence[Any]) -> Any:
         """With a reference, what a model detaches counts all the same: a copy, and gradients stay as they are."""

@@ -58,6 +58,7 @@ class Orders(Tracker):
     def __init__(self, tape: Tape) -> None:
         self._sorts, self._replays = tape.sorts, tape.replays
         self._known: list[Order] = []
+        self._last: Order | None = None  # of the last sort, unless both passes sorted alike
         self._order: Order | None = None  # of the op that runs now
 
     def sorted(self, result: Any) -> None:
@@ -70,9 +71,11 @@ class Orders(Tracker):
             self._sorts.append(by)
             return
         theirs = self._sorts.popleft() if self._sorts else None
+        self._last = None
         if theirs is not None and theirs.shape == by.shape and not torch.equal(theirs, by):
             order = _matched(by, theirs)
             self._known += [] if order is None else [order]
+            self._last = order
 
     def before(self, op: Op) -> None:
         """Put the reference's entry in the order of the input's rows."""
@@ -110,12 +113,15 @@ class Orders(Tracker):
         return order
 
     def _begun(self, entry: TapeEntry, name: str, args: Any) -> tuple[TapeEntry, Order | None]:
-        """Rows that are picked in another order than the reference's."""
+        """Rows that are picked in another order than the reference's; of tokens with several experts, one may stand
+        where another pair of the same token stood."""
         ours, theirs = _index(name, args), _index(name, entry.args)
-        if ours is None or theirs is None or ours.shape != theirs.shape or torch.equal(ours, theirs):
+        if ours is None or theirs is None or ours.shape != theirs.shape:
             return entry, None
-        same = (o for o in reversed(self._known) if len(o.at) == len(ours) and torch.equal(theirs[o.at], ours))
-        order = next(same, None) or _matched(ours, theirs)
+        equal = torch.equal(ours, theirs)
+        known = [self._last] if equal else reversed(self._known)
+        same = (o for o in known if o is not None and len(o.at) == len(ours) and torch.equal(theirs[o.at], ours))
+        order = next(same, None) or (None if equal else _matched(ours, theirs))
         if order is None:
             return entry, None
         swap = {id(theirs): theirs[order.at]}
