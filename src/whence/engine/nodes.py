@@ -108,7 +108,7 @@ untold = FunctionType(_APPLY.__code__, _APPLY.__globals__, _APPLY.__name__, _APP
 class Node(torch.autograd.Function):
     """A node of the engine's own, of which no pass has to be told (see `custom_functions`)."""
 
-    apply = classmethod(untold)  # type: ignore[assignment]
+    apply = classmethod(untold)
 
 
 class _Ruled(Node):

@@ -234,7 +234,8 @@ def _sources(a: Attribution, choice: _Choice, shares: dict[int, float]) -> str:
     best = [i for i in sorted(shares, key=lambda i: -shares[i])[:_SOURCES] if shares[i] > 0]
     items = []
     for i in best:
-        drop = drops.get(tuple(a.spans[0][i]))
+        start, end = a.spans[0][i]
+        drop = drops.get((start, end))
         lost = "" if drop is None else f'<span class="tiny soft">without it: log p {_nats(-drop)}</span>'
         items.append(
             f'<li><span class="num">{signed(shares[i], a.signed())}</span> {plain(a.units[0][i])} {lost}'
