@@ -10,19 +10,10 @@ from typing import Any
 import pytest
 
 import whence
-from tests.support.served import expected
+from tests.support.served import TEXT, expected, opened
 from whence.zoo import FOLDER
 
 pytestmark = pytest.mark.slow
-TEXT = "Despite a clumsy start, this is one of the year's most moving dramas."
-
-
-def opened(page: Any, fragment: str = "", cards: int = 4) -> Any:
-    """The page with a fragment, when all methods have answered."""
-    page.goto(f"/#{fragment}")
-    expected(page.locator("#say .card .tops b").first).to_be_visible()
-    expected(page.locator("#say .card .end summary")).to_have_count(cards)
-    return page
 
 
 def shares(page: Any, method: str) -> list[str]:

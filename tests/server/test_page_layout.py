@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.test_page_explain import TEXT, opened
-from tests.support.served import expected, serving, watched
+from tests.support.served import TEXT, expected, opened, serving, watched
 
 pytestmark = pytest.mark.slow
 VIEWS = {

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import whence
-from tests.server.test_page_explain import TEXT, opened
-from tests.support.served import expected
+from tests.support.served import TEXT, expected, opened
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+TEXT = "Despite a clumsy start, this is one of the year's most moving dramas."
 _PATIENCE = 180_000  # milliseconds
 
 
@@ -96,3 +97,11 @@ def expected(locator: Any) -> Any:
 
     expect.set_options(timeout=_PATIENCE)
     return expect(locator)
+
+
+def opened(page: Any, fragment: str = "", cards: int = 4) -> Any:
+    """The page with a fragment, when all methods have answered."""
+    page.goto(f"/#{fragment}")
+    expected(page.locator("#say .card .tops b").first).to_be_visible()
+    expected(page.locator("#say .card .end summary")).to_have_count(cards)
+    return page

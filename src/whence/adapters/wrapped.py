@@ -41,9 +41,10 @@ class Wrapped:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and its inputs go; weights that wait on a disk are nowhere yet."""
+        """Where the model is, and its inputs go; weights of a split model that wait on a disk are nowhere yet."""
         weights = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
-        return next((p.device for p in weights if not p.is_meta), torch.device("cpu"))
+        split = hasattr(self.model, "hf_device_map")
+        return next((p.device for p in weights if not (split and p.is_meta)), torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:
