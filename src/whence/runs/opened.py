@@ -139,22 +139,6 @@ class Run:
             raise InputError(f"Row {number} could not be explained: {batch.column('error')[0].as_py()}")
         return found
 
-    def of_row(self, row: int) -> Comparison:
-        """The same of the data's row of this number, whether or not rows before it could be explained."""
-        from whence.results.comparison import Comparison
-        from whence.runs.attributions import attributions
-
-        shard = next((one for one in self.shards if one.row <= row < one.row + one.rows), None)
-        if shard is None:
-            raise InputError(f"The run has no row {row}.\n  It has {self.manifest['rows']}, from 0 on.")
-        pc = library("pyarrow.compute")
-        for batch in self._read(shard, None):
-            own = batch.filter(pc.equal(batch.column("row"), row))
-            if own.num_rows:
-                found = {name: next(iter(attributions(self, shard, own, name)), None) for name in self.methods}
-                return Comparison({name: a for name, a in found.items() if a is not None})
-        raise FileError(f"{self.storage.address} has changed since it was opened.\n  Open it again.")
-
     def _by(self, method: str) -> Run:
         if method not in self.methods:
             raise MethodError(f"The run has no method {method!r}. {did_you_mean(method, self.methods)}")

@@ -198,9 +198,15 @@ class Browsed:
 
     def row(self, number: int) -> dict[str, Any]:
         """One row with its explanations, in the form of answers to a question."""
-        found = {name: _worded(a) for name, a in self.run.of_row(number).items()}
-        pc = library("pyarrow.compute")
-        (line,) = self.table.filter(pc.equal(self.table.column("row"), number)).to_pylist()
+        pc, table = library("pyarrow.compute"), self.table
+        lines = table.filter(pc.equal(table.column("row"), number)).to_pylist()
+        if not lines:
+            raise InputError(f"The run has no row {number}.\n  It has {table.num_rows:,}, from 0 on.")
+        (line,) = lines
+        try:
+            found = {name: _worded(a) for name, a in self.run.compare(number).items()}
+        except InputError:  # the row's own error is beside it
+            found = {}
         results = [{**shown.answer(name, a, None), "place": place} for place, (name, a) in enumerate(found.items())]
         line["picture"] = _picture(line["image"]) if line["image"] else None
         return {**line, "results": results, "done": shown.together(found) if found else {}}
