@@ -96,7 +96,7 @@ def fused_back(
 ) -> list[Tensor]:
     """A fused attention's own derivative, which shows its probabilities and their gradient on the way.
 
-    `memo` is where they are kept for further targets.
+    The gradient is overwritten afterwards. `memo` is where they are kept for further targets.
     """
     call.x  # says so if the model has overwritten them  # noqa: B018
     given, memo = operands(call.args, call.kwargs), {} if memo is None else memo
@@ -105,7 +105,7 @@ def fused_back(
     p, q, k, v, scale, groups = memo["rebuilt"]
     to_p = m @ v.mT
     show(p, to_p)
-    to_s = to_p * p
+    to_s = to_p.mul_(p)
     to_s.addcmul_(p, to_s.sum(-1, keepdim=True), value=-1)
     parts = {
         "query": (to_s @ k) * scale, "key": (to_s.mT @ q) * scale, "value": p.mT @ m, "attn_mask": to_s

@@ -129,12 +129,12 @@ def attention_gradcam(
 
 def _positive(m: AttentionMap, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
-    return (g * a).clamp(min=0).mean(1)
+    return (g * a).clamp_(min=0).mean(1)
 
 
 def _where_raised(m: AttentionMap, a: Tensor, g: Tensor | None) -> Tensor:
     assert g is not None
-    return (a * g.clamp(min=0)).mean(1)
+    return g.clamp(min=0).mul_(a).mean(1)
 
 
 def _product(m: AttentionMap, a: Tensor, g: Tensor | None) -> Tensor:
