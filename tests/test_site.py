@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -72,6 +73,14 @@ def test_formulas_are_mathml(kind: str) -> None:
     convert = pytest.importorskip("docutils.utils.math.latex2mathml").tex2mathml
     for own in ideas(kind).values():
         assert convert(str(own["formula"]), as_block=True).startswith("<math")
+
+
+def test_every_page_is_in_the_menu() -> None:
+    docs = ROOT / "docs"
+    menus = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(encoding="utf-8"), re.S)
+    named = {re.sub(r".*<(.*)>", r"\1", line) for menu in menus for line in menu.splitlines() if line}
+    written = {page.relative_to(docs).with_suffix("").as_posix() for page in docs.rglob("*.md")} - {"index"}
+    assert written <= named, "name it in docs/index.md"
 
 
 # ---- the site itself ----
