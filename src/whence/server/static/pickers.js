@@ -68,12 +68,12 @@ function patches(ask, changed) {
   grid.addEventListener("pointerdown", (event) => {
     event.preventDefault();
     brush = !ask.out.has(Number(event.target.dataset.unit));
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (brush = null), { once: true });
     event.target.focus({ preventScroll: true });
     paint(event.target);
   });
   grid.addEventListener("pointermove", (event) => brush !== null
     && paint(document.elementFromPoint(event.clientX, event.clientY)));
-  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (brush = null));
   grid.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
     const from = Number(event.target.dataset.unit), to = from + step;

@@ -34,44 +34,41 @@ function spread(d, image) {
   return (x, y) => d.shown[Math.floor((y * height) / image.height) * width + Math.floor((x * width) / image.width)];
 }
 
-const mix = (from, to, share) => from.map((x, i) => x + (to[i] - x) * share);
-
 /** The page's ground, which is light or dark. */
 const paper = () => getComputedStyle(document.documentElement).backgroundColor.match(/[\d.]+/g).slice(0, 3).map(Number);
 
 /** One method's picture. */
 export function picture(d, image, look, limit) {
-  const canvas = el("canvas", { class: "px", width: image.width, height: image.height, role: "img",
-    "aria-label": `${d.title}, ${look}` });
-  const pen = canvas.getContext("2d"), out = pen.createImageData(image.width, image.height), at = spread(d, image);
+  const { width, height, data: seen } = image;
+  const canvas = el("canvas", { class: "px", width, height, role: "img", "aria-label": `${d.title}, ${look}` });
+  const pen = canvas.getContext("2d"), out = pen.createImageData(width, height);
+  const at = spread(d, image), paint = PAINT[look];
   const ground = paper(), ink = ground[0] > 128 ? [40, 44, 52] : [240, 241, 243];
-  for (let y = 0; y < image.height; y++) {
-    for (let x = 0; x < image.width; x++) {
-      const place = 4 * (y * image.width + x), seen = [...image.data.slice(place, place + 3)];
+  for (let place = 0, y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++, place += 4) {
       const value = at(x, y), strength = Math.min(1, Math.abs(value) / limit);
-      out.data.set([...PAINT[look](seen, value, strength, d.signed, ground, ink), 255], place);
+      const light = 0.3 * seen[place] + 0.59 * seen[place + 1] + 0.11 * seen[place + 2];
+      const colour = value >= 0 ? FOR : AGAINST;
+      for (let k = 0; k < 3; k++) {
+        out.data[place + k] = paint(seen[place + k], light, value, strength, d.signed, colour[k], ground[k], ink[k]);
+      }
+      out.data[place + 3] = 255;
     }
   }
   pen.putImageData(out, 0, 0);
   return look === "contour" ? outlined(canvas, d, image) : canvas;
 }
 
-const grey = ([r, g, b]) => 0.3 * r + 0.59 * g + 0.11 * b;
+const mix = (from, to, share) => from + (to - from) * share;
+
+/** One channel of one pixel. */
 const PAINT = {
-  overlay(seen, value, strength, signed) {
-    const light = grey(seen);
-    if (!signed) return mix([0.42 * light, 0.42 * light, 0.42 * light], Array(3).fill(150 + 0.4 * light),
-      strength ** 0.8);
-    const base = 0.55 * light + 28;
-    return mix([base, base, base], value >= 0 ? FOR : AGAINST, strength ** 0.7);
-  },
-  masked: (seen, value, strength, signed) => {
-    const kept = !signed || value > 0 ? strength ** 0.6 : 0;
-    return seen.map((x) => x * (0.08 + 0.92 * kept));
-  },
-  contour: (seen) => seen.map((x) => 0.8 * x),
-  map: (seen, value, strength, signed, ground, ink) =>
-    mix(ground, !signed ? ink : value >= 0 ? FOR : AGAINST, strength ** 0.8),
+  overlay: (seen, light, value, strength, signed, colour) => (signed
+    ? mix(0.55 * light + 28, colour, strength ** 0.7) : mix(0.42 * light, 150 + 0.4 * light, strength ** 0.8)),
+  masked: (seen, light, value, strength, signed) => seen * (0.08 + 0.92 * (!signed || value > 0 ? strength ** 0.6 : 0)),
+  contour: (seen) => 0.8 * seen,
+  map: (seen, light, value, strength, signed, colour, ground, ink) =>
+    mix(ground, signed ? colour : ink, strength ** 0.8),
 };
 
 /** Lines between pixels, around the strongest tenth of them. */
