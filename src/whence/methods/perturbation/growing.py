@@ -25,7 +25,7 @@ from whence.util.keys import input_of
 WORTH = 8192  # tokens of all passes together, from which on it takes less time
 _LAYERS = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer"})  # of a cache that grows token by token
 _KNOWN = frozenset({"input_ids", "attention_mask", "logits_to_keep", "use_cache"})
-_SPREAD = 32  # coalitions of one pass begin within so many parts of the text
+_SPREAD = 16  # coalitions of one pass begin within so many parts of the text
 
 
 @dataclass(frozen=True, eq=False)
