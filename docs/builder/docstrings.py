@@ -7,7 +7,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-_SPECIAL = re.compile(r"(\\|\*|\||(?<=\w)_(?!\w))")
+_SPECIAL = re.compile(r"(\\|@|\*|\||(?<=\w)_(?!\w))")
 
 
 def escaped(line: str) -> str:
