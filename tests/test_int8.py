@@ -108,7 +108,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "an LSTM": Recurrent,
     "values cast to int8": lambda: layers_in_bytes(in_bytes),
 }
-RUNS = ("leave_one_out", "occlusion", "permutation", "shapley", "kernel_shap", "lime", "random")
+RUNS = ("leave_one_out", "occlusion", "permutation", "shapley", "kernel_shap", "lime", "context_cite", "random")
 PROPAGATES = [name for name, entry in whence.methods.items() if name not in RUNS and "needs" not in entry.facts]
 A_FEW = [name for name in PROPAGATES if name in ("gradient", "attnlrp", "lrp", "deeplift", "integrated_gradients")]
 
