@@ -25,10 +25,14 @@ FEW: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"rule": "midpoint", "steps": 2},
     "path_integrated_gradients": {"rule": "midpoint", "steps": 2},
     "expected_gradients": {"samples": 2},
+    "conductance": {"rule": "midpoint", "steps": 2},
+    "internal_influence": {"rule": "midpoint", "steps": 2},
+    "context_cite": {"samples": 8},
     "kernel_shap": {"samples": 8},
     "lime": {"samples": 8},
 }
-BY_UNITS = ("leave_one_out", "occlusion", "shapley", "kernel_shap", "lime")  # four units each, not one per token
+# four units each, not one per token
+BY_UNITS = ("leave_one_out", "permutation", "occlusion", "shapley", "context_cite", "kernel_shap", "lime")
 Jobs = dict[str, Callable[[], Any]]
 
 
@@ -86,7 +90,8 @@ def growth(names: Sequence[str] = (), rounds: int = 3) -> list[Line]:
     """How CPU time grows from 256 to 1,024 tokens of one row: the log–log slope, less that of a plain forward+backward.
 
     Methods that evaluate the model once per unit remove a quarter of the tokens each time: it is the cost of an
-    evaluation that grows here. `attention_flow`, a maximum flow through n² edges per layer, has a row of its own.
+    evaluation that grows here. A method that exchanges values between rows gets two of them. `attention_flow`, a
+    maximum flow through n² edges per layer, has a row of its own.
     """
     chosen = names or [
         name
@@ -96,10 +101,12 @@ def growth(names: Sequence[str] = (), rounds: int = 3) -> list[Line]:
     taken: dict[str, list[float]] = {}
     for tokens in GROWN:
         model, inputs, jobs = encoder(tokens, rows=1)
-        quarters = {"units": torch.arange(tokens).view(1, -1) // (tokens // 4)}
+        _, two_rows, _ = encoder(tokens, rows=2)
         for name in chosen:
-            told = {**FEW.get(name, {}), **(quarters if name in BY_UNITS else {})}
-            jobs[name] = partial(whence.explain, model, inputs, method=name, target=0, progress=False, **told)
+            given = two_rows if whence.methods[name].facts.get("permutes") else inputs
+            quarters = torch.arange(tokens).expand_as(given["input_ids"]) // (tokens // 4)
+            told = {**FEW.get(name, {}), **({"units": quarters} if name in BY_UNITS else {})}
+            jobs[name] = partial(whence.explain, model, given, method=name, target=0, progress=False, **told)
         for name, own in times(jobs, rounds).items():
             taken.setdefault(name, []).append(median(own))
     floor = _slope(taken["plain"])

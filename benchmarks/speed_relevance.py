@@ -57,9 +57,16 @@ def from_one_to_many() -> list[Line]:
 
 
 def _one_pass() -> list[str]:
-    """Methods that evaluate each row a few times whatever its size."""
-    many = {*CHEAP, "leave_one_out"}
-    return [name for name, entry in whence.methods.items() if not entry.facts.get("needs") and name not in many]
+    """Methods that propagate through each row a few times, whatever its size."""
+    facts = {name: entry.facts for name, entry in whence.methods.items() if name not in CHEAP}
+    others = {name for name, known in facts.items() if known.get("needs") or known.get("integral")}
+    return [name for name, known in facts.items() if name not in others and known.get("propagates", True)]
+
+
+EVALUATED = (
+    "smoothgrad integrated_gradients expected_gradients conductance internal_influence leave_one_out occlusion shapley "
+    "kernel_shap lime"
+).split()
 
 
 def from_one_to_many_evaluated() -> list[Line]:
@@ -69,7 +76,7 @@ def from_one_to_many_evaluated() -> list[Line]:
     these are measured by plain passes of as many rows, as many as the receipt counts.
     """
     lines = []
-    for name in ("smoothgrad", "expected_gradients", "leave_one_out", "occlusion", "shapley", "kernel_shap", "lime"):
+    for name in EVALUATED:
         one, many = (_rise(mlp(), (20,), name, (rows,), _as_many_rows)[0] for rows in (1, 1024))
         title = f"{name}, MLP, ratio to plain passes of as many rows for 1,024 rows over that for one"
         lines.append(Line(title, many / one, None, 1.0, f"{one:.1f}, {many:.1f} times these passes"))
@@ -80,10 +87,10 @@ def _as_many_rows(model: nn.Module, x: Tensor, job: Callable[[], Any]) -> Callab
     """The passes that a method ran, forward or forward and backward, without the method."""
     receipt = job().receipt
     known = receipt.get("evaluations", receipt.get("gradient_evaluations"))
-    each = CHEAP["smoothgrad"]["samples"] if known is None else known[0]
+    each = torch.tensor([CHEAP["smoothgrad"]["samples"]] * len(x) if known is None else known)
     backward = receipt["backward_passes"]
     passes = backward or max(1, receipt["forward_passes"] - 1)  # beside that of the rows themselves
-    whole = x.repeat(each, *[1] * (x.dim() - 1))
+    whole = x.repeat_interleave(each, 0)
     parts = whole.chunk(passes)
 
     def run() -> None:

@@ -417,6 +417,8 @@ def test_agreement_is_the_share_in_common() -> None:
     magnitudes = replace(made["b"], values=given["b"].abs()).with_channels({"x": "norm"})
     mixed = whence.Comparison({**made, "b": magnitudes})
     assert float(mixed.agreement()[0, 1]) == pytest.approx(1 - (0.2 + 0.1 + 0.1 + 0.2) / 2)
+    weights = replace(made["b"], values=given["b"].abs(), method="raw_attention")  # not for or against, as on the page
+    assert torch.equal(whence.Comparison({**made, "b": weights}).agreement(), mixed.agreement())
     chance = found.agreement("chance")
     assert 0 < float(chance[0, 1]) < float(found.agreement()[0, 1])
     assert torch.equal(chance, found.agreement("chance"))

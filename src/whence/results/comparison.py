@@ -55,7 +55,7 @@ class Comparison(Mapping[str, Attribution]):
         names = list(self.attributions)
         found = torch.full((len(names), len(names)), float("nan"), dtype=torch.float64, device="cpu")
         rows = [_ranks(a) if kind == "rank" else _flat(a) for a in self.attributions.values()]
-        sign = [all(a.signed(name) for name in a.by_name()) for a in self.attributions.values()]
+        sign = [has_sign(a) for a in self.attributions.values()]
         others = [_dealt(values) for values in rows] if kind == "chance" else [[values] for values in rows]
         for i, j in combinations_with_replacement(range(len(names)), 2):
             if rows[i].shape == rows[j].shape and kind == "rank":
@@ -93,6 +93,14 @@ class Comparison(Mapping[str, Attribution]):
         from whence.views.comparison import cell_of
 
         return cell_of(self)
+
+
+def has_sign(a: Attribution) -> bool:
+    """Whether values speak for and against: those of attention and of feature maps do only if some are below 0."""
+    if not a.signed():
+        return False
+    reads = a.method in methods and methods[a.method].facts.get("needs") in ("attention", "maps")
+    return not reads or any(bool((part < 0).any()) for part in a.by_name().values())
 
 
 def _flat(a: Attribution) -> Tensor:

@@ -23,13 +23,13 @@ from whence.evaluation.removal import default
 from whence.evaluation.requests import View, both_classes, probabilities
 from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.results.comparison import has_sign
 from whence.results.text_units import WHOLE
 from whence.results.words import groups_of
 from whence.server import given, shown
 from whence.server.asks import Asked, Desk
 from whence.server.models import LARGE
 from whence.server.schema import Ask
-from whence.views.families import has_sign
 
 _MANY, _FEW = (48, 10), (8, 4)  # points of a curve, and random orders; of large images
 _ALTERNATIVES = 8

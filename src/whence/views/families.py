@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from whence.methods import methods
-from whence.results.attribution import Attribution
 
 FAMILIES: dict[str, str] = {
     "Slopes": "What would a small change do?",
@@ -89,14 +88,6 @@ def first_of(names: Mapping[str, str], most: int = FIRST) -> list[str]:
     more = (label for label in usual if label not in chosen)
     chosen += [label for label, _ in zip(more, range(most - len(chosen)), strict=False)]
     return sorted(chosen, key=usual.index)
-
-
-def has_sign(a: Attribution) -> bool:
-    """Whether values speak for and against: those of attention and of feature maps do only if some are below 0."""
-    if not a.signed():
-        return False
-    reads = a.method in methods and methods[a.method].facts.get("needs") in ("attention", "maps")
-    return not reads or any(bool((part < 0).any()) for part in a.by_name().values())
 
 
 def letters(labels: Sequence[str]) -> dict[str, str]:

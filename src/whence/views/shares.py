@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.results.attribution import Attribution
+from whence.results.comparison import has_sign
 from whence.views.components import MINUS, nice, number, signed
-from whence.views.families import has_sign
 from whence.views.images import flat
 from whence.views.maps import Map, maps
 from whence.views.rows_html import is_generated, is_image, is_molecule, is_text, is_vector
