@@ -45,7 +45,10 @@ def _run(name: str, quick: bool, out: Path | None) -> int:
     except NotAsItMustBe as error:
         print(error, file=sys.stderr)
         return 1
-    report.finish()
+    else:
+        report.finish()
+    finally:
+        report.keep_time()
     return 0
 
 

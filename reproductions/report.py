@@ -7,6 +7,7 @@ came out. The part of the README between the two markers is written by the run.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import time
@@ -45,7 +46,7 @@ class Report:
     quick: bool = False
     cache: Path = Path("build/reproductions")
     blocks: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.process_time)
 
     def say(self, text: str) -> None:
         """A paragraph: sizes, seeds, accuracies, what was found."""
@@ -102,11 +103,24 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 
+    def spent(self) -> list[float]:
+        """CPU seconds of this run, after those of the earlier ones that it went on from."""
+        kept = self.kept("spent.json")
+        before = json.loads(kept.read_text()) if kept.is_file() and not self.quick else []
+        return [*before, time.process_time() - self.started]
+
+    def keep_time(self) -> None:
+        """Whatever became of the run, what it kept is the next one's, and so is the time that it took."""
+        if not self.quick:
+            self.kept("spent.json").write_text(json.dumps(self.spent()))
+
     def finish(self) -> None:
         """Write the results into the README, or beside it where the run was a quick one."""
-        took = time.perf_counter() - self.started
         how = f"`make reproduce NAME={self.name}{' QUICK=1' if self.quick else ''}`"
-        text = "\n\n".join([*self.blocks, f"Produced by {how} in {_minutes(took)}, whence {whence.__version__}."])
+        spent = self.spent()
+        runs = f" in {len(spent)} runs, each of which went on from the one before" if len(spent) > 1 else ""
+        took = f"{_minutes(sum(spent))} of CPU time{runs}"
+        text = "\n\n".join([*self.blocks, f"Produced by {how}: {took}, whence {whence.__version__}."])
         (self.out / "results.md").write_text(text + "\n", encoding="utf-8")
         readme = ROOT / self.name / "README.md"
         if self.out == readme.parent and readme.is_file():

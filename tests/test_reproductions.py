@@ -45,6 +45,15 @@ def test_what_must_hold_stops_a_run(tmp_path):
         Report("x", tmp_path).must("1 < 0", False)
 
 
+def test_a_run_that_goes_on_counts_the_time_of_those_before_it(tmp_path):
+    for run, said in enumerate(("of CPU time, whence", "in 2 runs, each of which went on from the one before, whence")):
+        report = Report("x", tmp_path, cache=tmp_path / "kept")
+        report.finish()
+        report.keep_time()
+        assert said in (tmp_path / "results.md").read_text()
+        assert len(json.loads((tmp_path / "kept/x/spent.json").read_text())) == run + 1
+
+
 def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["nothing"])
