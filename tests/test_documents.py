@@ -77,6 +77,26 @@ def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+@pytest.mark.parametrize("name", ["shap", "quantus", "inseq", "lxt", "zennit"])
+def test_pages_about_other_libraries_have_what_both_gave(name: str) -> None:
+    """Between the marks that `python -m benchmarks.peers --docs` writes to."""
+    text = (ROOT / "docs" / "from" / f"{name}.md").read_text()
+    (told,) = re.findall(r"<!-- peers: begin -->\n```text\n(.*?)```\n<!-- peers: end -->", text, re.S)
+    assert re.match(rf"{name} \d+\.\d+\S* ?(cannot be imported beside|largest difference)", told.replace(":", "", 1))
+    assert f"python -m benchmarks.peers {name}" in text
+
+
+def test_the_peer_that_is_installed_agrees() -> None:
+    from benchmarks import peers
+
+    if importlib.util.find_spec("zennit") is None:
+        pytest.skip("zennit is not installed (pip install --no-deps zennit)")
+    differences = dict(peers.zennit())
+    assert len(differences) == 4
+    assert max(differences.values()) < 1e-6
+    assert peers.written("a\n<!-- peers: begin -->\nold\n<!-- peers: end -->\nb", "new").count("new") == 1
+
+
 @pytest.mark.slow
 def test_the_worked_example_of_a_new_method_works(tmp_path: Path) -> None:
     """The diff in docs/architecture.md, applied to a copy: one source file and its oracle are all there is to write."""

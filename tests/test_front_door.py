@@ -468,7 +468,9 @@ def test_a_default_that_cannot_follow_the_model_makes_way(capsys: pytest.Capture
     assert a.method == "integrated_gradients"
     assert "another branch" in a.receipt["method_chosen"]
     a.show()
-    assert "no method was named, and integrated_gradients: deeplift cannot follow" in capsys.readouterr().out
+    assert (
+        "no method was named, so Whence chose integrated_gradients: deeplift cannot follow" in capsys.readouterr().out
+    )
     assert "no method was named" in a.to_html()
 
 

@@ -52,6 +52,7 @@ def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any
     facts.setdefault("labels", wrapped.entry.names(wrapped, answer.target))
     if not _are_tokens(answer, facts.get("units")):
         facts = {name: values for name, values in facts.items() if name in _PER_TEXT}
+        request = replace(request, real=None)
     by_name = {"units": request.units, "real": request.real, "image": request.image}
     own = {name: _explained(values, answer, wrt) for name, values in by_name.items()}
     own = {name: values for name, values in own.items() if values is not None}

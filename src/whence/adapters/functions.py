@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from whence.adapters.requests import Request, per_row
@@ -18,8 +19,10 @@ def function_requests(wrapped: Wrapped, inputs: Any, target: Any, batch_size: in
     """All rows at once; row by row where the function can also describe a row."""
     if hasattr(wrapped.processor, "describe"):
         return _row_by_row(wrapped, inputs, target)
-    tensors = _read(wrapped.processor, inputs)
-    return [Request(wrapped.model, tensors, wrapped.target(target), list(range(_count(tensors))))]
+    rows = _listed(inputs)
+    tensors = _read(wrapped.processor, rows)
+    known = {} if wrapped.names is None else _named(wrapped.names, rows, tensors)
+    return [Request(wrapped.model, tensors, wrapped.target(target), list(range(_count(tensors))), **known)]
 
 
 def _row_by_row(wrapped: Wrapped, inputs: Any, target: Any) -> list[Request]:
@@ -38,10 +41,14 @@ def _row_by_row(wrapped: Wrapped, inputs: Any, target: Any) -> list[Request]:
     ]
 
 
-def _read(function: Callable[[Any], Any], inputs: Any) -> Any:
-    """The tensors that the user's function makes of a list of rows; a batch is given as it is."""
+def _listed(inputs: Any) -> Any:
+    """A list of rows; a batch stays as it is."""
     batch = isinstance(inputs, list | Tensor | Mapping) or hasattr(inputs, "__array__") or hasattr(inputs, "iloc")
-    rows = inputs if batch and not hasattr(inputs, "convert") else [inputs]  # a PIL image is one row, and an array
+    return inputs if batch and not hasattr(inputs, "convert") else [inputs]  # a PIL image is one row, and an array
+
+
+def _read(function: Callable[[Any], Any], rows: Any) -> Any:
+    """The tensors that the user's function makes of a list of rows."""
     try:
         tensors = function(rows)
     except WhenceError:
@@ -72,3 +79,40 @@ def _count(tensors: Any) -> int:
             "  It returns a tensor, a tuple of tensors or a dict of keyword tensors, rows first."
         )
     return len(first)
+
+
+# ---- names of positions ----
+
+
+def _named(function: Callable[[Any], Any], rows: Any, tensors: Any) -> dict[str, Any]:
+    """What a request knows of its rows by the names that the user's function gives their features or tokens."""
+    given = [function(row) for row in rows]
+    if isinstance(tensors, Tensor):
+        names, real = _padded(given, tensors)
+        return {"facts": {"units": names, "special": (~real).tolist()}, "real": real}
+    parts = tensors if isinstance(tensors, Mapping) else {str(n): part for n, part in enumerate(tensors)}
+    if not all(isinstance(own, Mapping) and set(own) <= set(parts) for own in given):
+        raise InputError(
+            f"names= gave {type(given[0]).__name__} for a row, but the model takes several inputs.\n"
+            f"  Return a dict from some of {', '.join(parts)} to the names of their positions."
+        )
+    both = {name: _padded([own[name] for own in given], parts[name]) for name in given[0]}
+    return {
+        "units": {name: names for name, (names, _) in both.items()},
+        "real": {name: real for name, (_, real) in both.items()},
+    }
+
+
+def _padded(given: list[Any], tensor: Tensor) -> tuple[list[list[str]], Tensor]:
+    """The names of all positions, (rows, length), and which of them are no padding."""
+    length = tensor.shape[1] if tensor.dim() == 2 else -1
+    for own in given:
+        listed = isinstance(own, list | tuple) and all(isinstance(name, str) for name in own)
+        if not listed or len(own) > length:
+            told = f"{len(own)} names" if listed else repr(own)
+            raise InputError(
+                f"names= gave {told} for a row of an input of the shape {tuple(tensor.shape)}.\n"
+                "  Return a list of strings, one for each feature or token of an input (rows, length), without padding."
+            )
+    real = torch.tensor([[place < len(own) for place in range(length)] for own in given], device="cpu")
+    return [[*own, *["[PAD]"] * (length - len(own))] for own in given], real

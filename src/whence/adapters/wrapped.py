@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class Wrapped:
     examples: Sequence[Any] = ()  # inputs to try it with
     exclusive: bool = True  # a row has one label: probabilities are a softmax
     name: str = ""  # where it was loaded from
+    names: Callable[[Any], Any] | None = None  # of a row's positions, where a function reads the rows
 
     def __repr__(self) -> str:
         return f"Wrapped({type(self.model).__name__}, {self.task})"
@@ -120,7 +121,7 @@ class Wrapped:
 
 def wrap(
     model: Any, processor: Any, *, task: str | None = None, labels: Sequence[str] | Mapping[int, str] | None = None,
-    long: Long = "error",
+    long: Long = "error", names: Callable[[Any], Any] | None = None,
 ) -> Wrapped:  # fmt: skip
     """A model with its tokenizer, image processor, or a function from what you have to its tensors.
 
@@ -131,15 +132,18 @@ def wrap(
     >>> clf = whence.wrap(torch.nn.Linear(3, 2), read, labels=["no", "yes"])
     >>> whence.explain(clf, "banana", method="gradient", target="yes").values.shape
     torch.Size([1, 3])
+
+    `names` is then a function from one row to the names of its features or tokens, by which they are shown; of several
+    inputs, to a dict by input. Positions after the last name are padding.
     """
     check_choice("long", long, ("error", "truncate", "window"))
     config = getattr(model, "config", None)
     named = labels if labels is not None else getattr(config, "id2label", None) or {}
-    names = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))
+    classes = dict(named) if isinstance(named, Mapping) else dict(enumerate(named))
     several = getattr(config, "problem_type", None) == "multi_label_classification"
     return Wrapped(
-        model, processor, _task(model, processor, task), {int(i): str(n) for i, n in names.items()}, long,
-        exclusive=not several,
+        model, processor, _task(model, processor, task), {int(i): str(n) for i, n in classes.items()}, long,
+        exclusive=not several, names=names,
     )  # fmt: skip
 
 

@@ -115,7 +115,8 @@ def _rows(model: Any, data: Any) -> Iterable[dict[str, Any]]:
             f"data is {type(data).__name__}.\n"
             "  Give tensors, texts or images, or rows as dicts: {'inputs': …, 'label': …, 'mask': …, 'rationale': …}."
         )
-    return [_row(item, i) for i, item in enumerate(data)]
+    own = isinstance(model, Wrapped) and model.task == "function"
+    return [_row(item, i, own) for i, item in enumerate(data)]
 
 
 def _of_loader(batch: Any) -> list[dict[str, Any]]:
@@ -148,7 +149,9 @@ def _of_batch(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(item: Any, place: int) -> dict[str, Any]:
+def _row(item: Any, place: int, own: bool = False) -> dict[str, Any]:
+    """An item with what is known of it; those that a function of the user's reads (`own`) stay as they are."""
+    with_axis = dict if own else _with_axis
     if isinstance(item, Mapping) and {"inputs", "text", "image"} & set(item):
         found = dict(item)
         for name in ("text", "image"):
@@ -160,12 +163,12 @@ def _row(item: Any, place: int) -> dict[str, Any]:
                 f"Row {place} has an entry {sorted(map(str, stray))[0]!r}.\n  Known: inputs (or text, image), "
                 f"{', '.join(KNOWN)}."
             )
-        return _with_axis(found)
+        return with_axis(found)
     if isinstance(item, tuple) and len(item) == 2 and not (isinstance(item[0], str) and isinstance(item[1], str)):
         number = item[1]
         if isinstance(number, int | np.integer) or (isinstance(number, Tensor) and number.dim() == 0):
-            return _with_axis({"inputs": item[0], "label": number})
-    return _with_axis({"inputs": item})
+            return with_axis({"inputs": item[0], "label": number})
+    return with_axis({"inputs": item})
 
 
 def _with_axis(row: dict[str, Any]) -> dict[str, Any]:

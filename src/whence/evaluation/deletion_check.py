@@ -69,7 +69,7 @@ def _row(
 ) -> DeletionCheck:  # fmt: skip
     target, operator = _target(next(iter(own.values()))), default(example, "delete", "zero")
     (whole,) = logits.of_examples([example], batch_size)
-    groups, names, unit = grouped(example)
+    groups, names, unit = grouped(example, next(iter(own.values())))
     places = _places(_count(example, groups), steps)
     orders, views, failed = {}, {}, {}
     for name, a in own.items():
@@ -125,14 +125,15 @@ def _how(example: Example, operator: str) -> str:
 # ---- units that go together ----
 
 
-def grouped(example: Example) -> tuple[Tensor, list[str], str]:
-    """The group of each unit, −1 for what stays; the groups' names; and what a group is called."""
+def grouped(example: Example, a: Attribution | None = None) -> tuple[Tensor, list[str], str]:
+    """The group of each unit, −1 for what stays; the groups' names, those of an attribution's features where it has
+    them; and what a group is called."""
     units = len(example.free)
     if example.image:
         return _patches(example)
     numbers = _numbered(example) if example.ids else None
     if numbers is None or all(number is None for number in numbers):
-        names = list(map(str, example.told.get("units", range(units))))
+        names = list(map(str, example.told.get("units", _features(a, units) or range(units))))
         numbers, unit = list(range(units)), "token" if example.ids else "feature"
     else:
         names, unit = _words(example, numbers), "word"
@@ -142,6 +143,12 @@ def grouped(example: Example) -> tuple[Tensor, list[str], str]:
     dense = dense - int(bool((groups < 0).any()))  # what stays comes first
     first = {int(dense[i]): names[i] for i in reversed(range(units))}
     return dense, [first[group] for group in range(int(dense.max()) + 1)], unit
+
+
+def _features(a: Attribution | None, count: int) -> list[str] | None:
+    """The names that an attribution of one row has for so many features."""
+    known = a.units if a is not None and a.one_input else None
+    return known[0] if isinstance(known, list) and len(known[0]) == count else None
 
 
 def _numbered(example: Example) -> list[int | None] | None:

@@ -18,7 +18,10 @@ Word = tuple[str, tuple[int, int], bool]  # what is shown, its span, whether it 
 def merged(a: Attribution) -> Attribution:
     """One value per word, the sum of its tokens'; special tokens stay by themselves."""
     if a.words is None or not a.one_input:
-        raise InputError("merge_words() needs to know the words.\n  Explain a text with whence.load or whence.wrap.")
+        raise InputError(
+            "merge_words() needs to know the words.\n"
+            "  Explain a text through its tokenizer: whence.load(…) or whence.wrap(model, tokenizer)."
+        )
     groups = [groups_of(a, row) for row in range(len(a))]
     words = [[_word(a, row, group) for group in own] for row, own in enumerate(groups)]
     length = max(map(len, words))

@@ -60,6 +60,8 @@ def _made(name: str) -> Any:
             f"The model {name!r} cannot be imported: {error}.\n"
             "  Name a function of a module that is installed, or in the folder that the run is started from."
         ) from None
+    if isinstance(function, nn.Module):
+        raise ModelError(f"{name!r} is a model.\n  Name a function without arguments that returns it.")
     try:
         model = function()
     except WhenceError:

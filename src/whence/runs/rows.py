@@ -16,6 +16,7 @@ from whence.errors import InputError
 from whence.runs.storage import is_local
 
 _PAIRS = (("text", "second"), ("question", "context"))
+_TOLD = 60  # letters of a value in a message
 _BESIDE = ("label", "id", "mask", "rationale", "digest")  # entries that are not explained
 
 
@@ -167,7 +168,15 @@ def _number(value: Any, name: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise InputError(f"The row's feature {name!r} is {value!r}, which is no number.") from None
+        raise InputError(
+            f"The row's feature {name!r} is {_short(value)}, which is no number.\n"
+            '  Give tensors as {"inputs": …}, of several inputs {"inputs": {name: …}}.'
+        ) from None
+
+
+def _short(value: Any) -> str:
+    told = repr(value)
+    return told if len(told) <= _TOLD else f"{told[:_TOLD]}…"
 
 
 def _any(row: Mapping[str, Any], folder: str) -> Any:

@@ -221,9 +221,22 @@ def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], 
         for folder in ("out", "errors"):
             storage.clean(folder)
     if failed:
-        warn(f"{failed} rows could not be explained, or not by every method: see errors/ in {storage.address}.")
+        warn(
+            f"{failed} rows could not be explained, or not by every method: see errors/ in {storage.address}.\n"
+            f"  {_first_error(storage)}"
+        )
     for outcome in aside:
         _set_aside(storage, outcome)
+
+
+def _first_error(storage: Storage) -> str:
+    """What went wrong with the first row that failed."""
+    for name in sorted(storage.names("errors")):
+        for line in (storage.read(f"errors/{name}") or b"").splitlines():
+            told = json.loads(line)
+            if told["kind"] != ASIDE:
+                return f"The first of them, row {told['row']}: {told['error']}"
+    return "None of them is written down any more: the same call tries them again."
 
 
 def _set_aside(storage: Storage, outcome: Outcome) -> None:

@@ -291,7 +291,8 @@ def _filled(name: str, value: Any, x: Tensor) -> Tensor:
         raise BaselineError(
             f"The baseline for {name!r} has the shape {tuple(value.shape)}, but the input has {tuple(x.shape)}.\n"
             "  Give a tensor of the input's shape, or one row of it for all rows; an axis of length 1 serves all its "
-            "places."
+            "places. Several rows to average over are baseline=list(rows) (expected_gradients), or a background "
+            "(deepshap)."
         )
     return (value.to(x) if x.is_floating_point() else _whole(name, value.to(x.device), x)).expand_as(x)
 

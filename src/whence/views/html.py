@@ -86,7 +86,7 @@ def facts(a: Attribution) -> str:
     if sizes_of(a):
         said.append(sizes_of(a))
     if receipt.get("method_chosen"):
-        said.append(f"no method was named, and {receipt['method_chosen']}")
+        said.append(f"no method was named, so Whence chose {receipt['method_chosen']}")
     if a.gap is not None:
         said.append(f"worst completeness gap {float(a.gap.max()):.2g}")
     if receipt.get("tolerance_reached"):

@@ -40,17 +40,15 @@ def _lines(r: Recommendation) -> list[tuple[str, ...]]:
 
 
 _KEY = (
-    "Faithfulness is the mean over the metrics, in standard deviations above the random control. ≈ cannot be told from "
-    "the best, × not from random."
+    "Faithfulness is the mean over the metrics, in standard deviations above the random control. ≈ may be as good as "
+    "the best, × is not shown to be better than random."
 )
 
 
 def told(r: Recommendation) -> str:
     """For the terminal, on one screen: the advice and the beginning of the ranking; the rest is named."""
     ranked = [line if len(line[1]) <= 40 else (line[0], f"{line[1][:39]}…", *line[2:]) for line in _lines(r)]
-    left = [f"{name} ({why})" for name, why in r.left_out.items()]
-    others = f" and {len(left) - 1} more, see .left_out" if left[1:] else ""
-    notes = [f"{_KEY} {GUARANTEE}", f"Left out: {left[0][:60]}{others}." if left else "", "The table: .board"]
+    notes = [f"{_KEY} {GUARANTEE}", _left_out(r), "The table: .board"]
     below = [line for note in notes if note for line in textwrap.wrap(clean(note), _WIDE)]
     above = textwrap.wrap(clean(advice(r)), _WIDE)[:4]
     room = _HIGH - len(above) - len(below) - 3  # the head of the table and two empty lines
@@ -60,6 +58,15 @@ def told(r: Recommendation) -> str:
     table = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
     more = [f"… and {len(ranked) - len(shown)} more in .ranking"] if ranked[len(shown) :] else []
     return "\n".join([*above, "", *map(clean, table), *more, "", *below])
+
+
+def _left_out(r: Recommendation) -> str:
+    """How many methods could not be tried, and some of their names; why is in `.left_out`."""
+    names = list(r.left_out)
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+    return f"Not applicable here: {', '.join(names[:_NAMED])}{more} (why: .left_out)."
 
 
 def section(r: Recommendation) -> str:

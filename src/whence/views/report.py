@@ -46,7 +46,7 @@ def small(d: Drawn) -> str:
     if sizes_of(d.a):
         said.append(sizes_of(d.a))
     if receipt.get("method_chosen"):
-        said.append(f"no method was named, and {receipt['method_chosen']}")
+        said.append(f"no method was named, so Whence chose {receipt['method_chosen']}")
     for entry, field, lead in (("unruled", "op", "plain derivative at"), ("unseen", "node", "not seen:")):
         if receipt.get(entry):
             said.append(f"{lead} " + ", ".join(sorted({item[field] for item in receipt[entry]})))

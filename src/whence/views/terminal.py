@@ -49,7 +49,7 @@ def describe(a: Attribution, colour: bool = False) -> str:
     """What was explained, and each row's strongest units; in colour, the text itself."""
     lines = [clean(repr(a)), *_noticed(notices(a))]
     if a.receipt.get("method_chosen"):
-        lines.append(clean(f"(no method was named, and {a.receipt['method_chosen']})"))
+        lines.append(clean(f"(no method was named, so Whence chose {a.receipt['method_chosen']})"))
     if language.is_answer(a, []):
         cited = [line for citation in a.cite(_SAID) for line in str(citation).splitlines()]
         return joined([*lines, *map(clean, cited), *_warnings(a.receipt)])
