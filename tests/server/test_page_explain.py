@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import whence
-from tests.support.served import TEXT, expected, opened
+from tests.support.served_page import TEXT, expected, opened
 from whence.zoo import FOLDER
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.served import TEXT, expected, opened, serving, watched
+from tests.support.served_page import TEXT, expected, opened, watched
+from tests.support.server import served
 
 pytestmark = pytest.mark.slow
 VIEWS = {
@@ -90,8 +91,8 @@ def own(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     tokenizer = wordpiece(folder)
     labels = dict(enumerate(EVIL))
     model = built("BertForSequenceClassification", "BertConfig", len(tokenizer), num_labels=2, id2label=labels)
-    with serving("--model", stored(folder, model, tokenizer)) as address:
-        yield address
+    with served(folder.parent, "--model", stored(folder, model, tokenizer)) as server:
+        yield server.address
 
 
 def test_labels_are_text_and_a_pair_of_texts_is_explained(browser: Any, own: str) -> None:
