@@ -118,6 +118,8 @@ def test_a_model_without_examples_waits_for_a_text(browser: Any, own: str) -> No
     with watched(browser, own) as page:
         page.goto("/")
         expected(page.locator("#in-text")).to_be_visible()
+        page.locator("#in-text").fill(" \n ")  # which is nothing
+        expected(page.get_by_role("button", name="Explain", exact=True)).to_be_disabled()
         page.locator("#in-text").fill("a clever film")
         page.get_by_role("button", name="Explain", exact=True).click()
         expected(page.locator("#say .card .end summary")).to_have_count(4)

@@ -84,13 +84,13 @@ def _text(text: str, limits: Limits, name: str) -> str:
 
 
 def _tokens(wrapped: Wrapped, row: tuple[str, ...], limits: Limits) -> None:
-    """Refuse texts that are longer than the server's limit; the model's own limit is its own error."""
+    """Refuse texts that are longer than the model or the server takes."""
     count = len(wrapped.tokenizer(*row, add_special_tokens=True, verbose=False)["input_ids"])
     own = limit_of(wrapped.tokenizer, getattr(wrapped.model, "config", None))
-    if count > limits.tokens and (own is None or own > limits.tokens):
-        raise Refused(
-            413, "tokens", f"The text has {count:,} tokens, and the limit is {limits.tokens:,}.\n  Shorten it."
-        )
+    most = limits.tokens if own is None else min(own, limits.tokens)
+    if count > most:
+        why = "the limit is" if most == limits.tokens else "the model takes"
+        raise Refused(413, "tokens", f"The text has {count:,} tokens, and {why} {most:,}.\n  Shorten it.")
 
 
 def _image(encoded: str, limits: Limits) -> Any:

@@ -39,7 +39,8 @@ function textFields(model, input, given) {
   };
   const go = el("button", { class: "btn primary", type: "button", data: { focus: "go" }, on: { click: send } },
     "Explain");
-  const changed = () => (go.disabled = fields.every((field) => field.value === (input[field.dataset.key] ?? "")));
+  const changed = () => (go.disabled = fields.every((field) => field.value === (input[field.dataset.key] ?? ""))
+    || !fields.some((field) => field.value.trim())); // an empty text is not asked about
   for (const field of fields) {
     field.addEventListener("input", changed);
     field.addEventListener("keydown", (event) => {
