@@ -35,7 +35,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-_SAMPLED = ("smoothgrad", "expected_gradients", "kernel_shap", "lime")
+_SAMPLED = ("shapley", "smoothgrad", "expected_gradients", "kernel_shap", "lime")
 LONGER = {**LONG, "methods": list(_SAMPLED), "options": {name: {"samples": 10_000} for name in _SAMPLED}}  # minutes
 
 
