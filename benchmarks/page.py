@@ -14,7 +14,8 @@ from pathlib import Path
 
 import whence
 from tests.support.long_runs import repeated, sentences
-from tests.support.served import chromium, serving
+from tests.support.served_page import chromium
+from tests.support.server import served
 
 _SCROLL = """async () => {
     const box = document.querySelector(".scroller"), steps = 240, gaps = [];
@@ -41,10 +42,10 @@ def main() -> None:
         whence.run("zoo:sentiment", str(data), methods=["integrated_gradients", "attnlrp"], out=str(place / "short"),
                    shard_rows=576, progress=False)  # fmt: skip
         run = repeated(place / "short", place / "long", rows)
-        with serving("--model", "zoo:sentiment", "--run", str(run)) as address, chromium() as browser:
+        with served(place, "--model", "zoo:sentiment", "--run", str(run)) as server, chromium() as browser:
             page = browser.new_page(viewport={"width": 1400, "height": 900})
             start = time.perf_counter()
-            page.goto(f"{address}#view=run")
+            page.goto(f"{server.address}#view=run")
             page.wait_for_selector(".tr[data-row]")
             print(f"first rows       {time.perf_counter() - start:6.2f} s")
             median, longest, missing = page.evaluate(_SCROLL)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.served import chromium, serving, watched
+from tests.support.served_page import chromium, watched
+from tests.support.server import served
 
 
 @pytest.fixture(scope="session")
@@ -17,10 +18,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def zoo(browser: Any) -> Iterator[str]:
+def zoo(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of all bundled models."""
-    with serving() as address:
-        yield address
+    with served(tmp_path_factory.mktemp("zoo")) as server:
+        yield server.address
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 import whence
 from tests.support.long_runs import repeated, sentences
-from tests.support.served import expected, serving, watched
+from tests.support.served_page import expected, watched
+from tests.support.server import served
 
 pytestmark = pytest.mark.slow
 METHODS = ["integrated_gradients", "attnlrp"]
@@ -27,9 +28,9 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(browser: Any, short: Path) -> Iterator[str]:
-    with serving("--model", "zoo:sentiment", "--run", str(short)) as found:
-        yield found
+def address(browser: Any, short: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("browsing"), "--model", "zoo:sentiment", "--run", str(short)) as server:
+        yield server.address
 
 
 @pytest.fixture
@@ -134,7 +135,10 @@ def test_a_word_of_the_summary_filters_the_rows(page: Any) -> None:
 
 def test_a_hundred_thousand_rows(browser: Any, short: Path, tmp_path: Path) -> None:
     long = repeated(short, tmp_path / "long", 100_000)
-    with serving("--model", "zoo:sentiment", "--run", str(long)) as address, watched(browser, address) as page:
+    with (
+        served(tmp_path, "--model", "zoo:sentiment", "--run", str(long)) as server,
+        watched(browser, server.address) as page,
+    ):
         page.goto("/#view=run")
         expected(page.locator("#rows .head")).to_contain_text("100,224 of 100,224")
         scroller = page.locator(".scroller")

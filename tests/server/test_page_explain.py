@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import whence
-from tests.support.served import TEXT, expected, opened
+from tests.support.served_page import TEXT, expected, opened
 from whence.zoo import FOLDER
 
 pytestmark = pytest.mark.slow
@@ -80,6 +80,7 @@ def test_methods_are_chosen_by_family_and_the_fifth_takes_the_place_of_the_first
     now = page.locator("#say .card").evaluate_all("all => all.map(card => card.dataset.method)")
     assert now == [*names[1:], "input_x_gradient"]
     assert page.locator(".chip[aria-pressed=true]").count() == 4
+    expected(family.get_by_role("button", name="Input × gradient", exact=True)).to_have_count(1)  # without its letter
 
 
 def test_the_pointer_on_a_word_shows_its_numbers_by_all_methods(page: Any) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.served import TEXT, expected, opened, serving, watched
+from tests.support.served_page import TEXT, expected, opened, watched
+from tests.support.server import served
 
 pytestmark = pytest.mark.slow
 VIEWS = {
@@ -90,8 +91,8 @@ def own(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     tokenizer = wordpiece(folder)
     labels = dict(enumerate(EVIL))
     model = built("BertForSequenceClassification", "BertConfig", len(tokenizer), num_labels=2, id2label=labels)
-    with serving("--model", stored(folder, model, tokenizer)) as address:
-        yield address
+    with served(folder.parent, "--model", stored(folder, model, tokenizer)) as server:
+        yield server.address
 
 
 def test_labels_are_text_and_a_pair_of_texts_is_explained(browser: Any, own: str) -> None:
@@ -117,6 +118,8 @@ def test_a_model_without_examples_waits_for_a_text(browser: Any, own: str) -> No
     with watched(browser, own) as page:
         page.goto("/")
         expected(page.locator("#in-text")).to_be_visible()
+        page.locator("#in-text").fill(" \n ")  # which is nothing
+        expected(page.get_by_role("button", name="Explain", exact=True)).to_be_disabled()
         page.locator("#in-text").fill("a clever film")
         page.get_by_role("button", name="Explain", exact=True).click()
         expected(page.locator("#say .card .end summary")).to_have_count(4)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import whence
-from tests.support.served import TEXT, expected, opened
+from tests.support.served_page import TEXT, expected, opened
 
 pytestmark = pytest.mark.slow
 

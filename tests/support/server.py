@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and clients that speak to it over sockets."""
+"""The one start of `whence serve` for tests, in a process of its own, and clients that speak to it over sockets."""
 
 from __future__ import annotations
 
@@ -142,6 +142,16 @@ def _wait(server: Server) -> None:
         except OSError:
             time.sleep(0.05)
     raise AssertionError(server.log.read_text())
+
+
+def chat_folder(folder: Path) -> Path:
+    """The folder of a small language model with a chat template."""
+    from tests.support.language import language_model
+
+    made = language_model("llama")
+    made.model.float().save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    return folder
 
 
 def png(width: int, height: int) -> bytes:

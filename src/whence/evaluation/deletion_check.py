@@ -70,7 +70,7 @@ def _row(
     target, operator = _target(next(iter(own.values()))), default(example, "delete", "zero")
     (whole,) = logits.of_examples([example], batch_size)
     groups, names, unit = grouped(example, next(iter(own.values())))
-    places = _places(_count(example, groups), steps)
+    places = places_of(_count(example, groups), steps)
     orders, views, failed = {}, {}, {}
     for name, a in own.items():
         try:
@@ -195,7 +195,8 @@ def _count(example: Example, groups: Tensor) -> int:
     return count - 1 if example.ids and bool((groups[example.real] >= 0).all()) else count
 
 
-def _places(count: int, steps: int) -> list[int]:
+def places_of(count: int, steps: int) -> list[int]:
+    """How many units are gone at each point of a curve: all numbers, or some of them and 1."""
     if count <= steps:
         return list(range(count + 1))
     return sorted({round(i * count / steps) for i in range(steps + 1)} | {1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _LONG = 80  # letters of a unit's name that are kept
 ABOUT = ("row", "id", "text", "second", "image", "label", "prediction", "probability", "target", "score")
+_PLACED = ("row", "text", "second")  # what is needed of it to place units in a row's texts
 _TOKENS = ("tokens", "starts", "ends", "special", "words", "segments")
 
 
@@ -42,13 +44,40 @@ class Block:
 def blocks(run: Run, unit: str = "word") -> Iterator[Block]:
     """The run as a stream of blocks; the rows of a block are all of one kind."""
     methods = run.methods
-    columns = [*ABOUT, *_TOKENS, *(f"{kind}_{m}" for m in methods for kind in ("values", "shape", "gap"))]
+    columns = [*ABOUT, *_TOKENS, *_told_by(methods)]
     for shard, batch in run._selected(columns):
         whole = _any_valid(batch, [f"shape_{m}" for m in methods])
         if not whole.all():
             yield _listed(batch.filter(library("pyarrow").array(~whole)), methods, unit)
         if whole.any():
             yield from _maps(run, shard, batch.filter(library("pyarrow").array(whole)))
+
+
+def _told_by(methods: Sequence[str]) -> list[str]:
+    return [f"{kind}_{m}" for m in methods for kind in ("values", "shape", "gap")]
+
+
+def block_of(run: Run, numbers: Sequence[int], unit: str = "word") -> Block | None:
+    """Chosen rows by the run's method, as one block; None where none of them has values in a line.
+
+    Of each part that holds one of them, only the columns that the block needs are read.
+    """
+    pa = library("pyarrow")
+    starts, columns = [shard.row for shard in run.shards], [*_PLACED, *_TOKENS, *_told_by([run.method])]
+    wanted: dict[int, list[int]] = {}
+    for number in numbers:
+        wanted.setdefault(bisect_right(starts, number) - 1, []).append(number)
+    found = []
+    for part, own in sorted(wanted.items()):
+        if part >= 0:
+            chosen = pa.array(own, pa.int64())
+            for batch in run._read(run.shards[part], columns):
+                there = library("pyarrow.compute").is_in(batch.column("row"), value_set=chosen)
+                found.append(batch.filter(there).replace_schema_metadata(None))
+    listed = [batch.filter(batch.column(f"values_{run.method}").is_valid()) for batch in found]
+    if not sum(batch.num_rows for batch in listed):
+        return None
+    return _listed(pa.Table.from_batches(listed).combine_chunks().to_batches()[0], [run.method], unit)
 
 
 def _any_valid(batch: Any, names: Sequence[str]) -> Array:
@@ -58,7 +87,8 @@ def _any_valid(batch: Any, names: Sequence[str]) -> Array:
 
 def _about(batch: Any, methods: Sequence[str]) -> tuple[list[dict[str, Any]], Array]:
     gaps = [batch.column(f"gap_{m}").to_numpy(zero_copy_only=False).astype(float) for m in methods]
-    return batch.select(list(ABOUT)).to_pylist(), np.stack(gaps)
+    there = [name for name in ABOUT if name in batch.schema.names]
+    return batch.select(there).to_pylist(), np.stack(gaps)
 
 
 # ---- values in a line: words, tokens, features ----

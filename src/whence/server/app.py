@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from whence import __version__
 from whence.errors import WhenceError
-from whence.server import asks, documentation, export, questions
+from whence.server import asks, documentation, export, questions, written
 from whence.server.asks import Desk
 from whence.server.browse import Browsed, Filter
 from whence.server.jobs import Event, Jobs, Work, told
@@ -165,7 +165,7 @@ async def _stream(job: Any, after: int) -> AsyncIterator[str]:
 def work_of(desk: Desk, body: Ask) -> Work:
     kinds: dict[str, Callable[[Desk, Ask, Any], None]] = {
         "explain": asks.explain_all, "remove": questions.remove, "deletion": questions.deletion,
-        "attention": questions.attention, "generate": questions.generate,
+        "attention": questions.attention, "generate": written.generate,
     }  # fmt: skip
     return lambda job: kinds[body.kind](desk, body, job)
 

@@ -140,7 +140,7 @@ def predict(desk: Desk, question: Predict) -> dict[str, Any]:
 
 def _likely(asked: Asked, top: int) -> list[dict[str, Any]]:
     """The likeliest next tokens of a model that writes."""
-    from whence.server.questions import next_tokens
+    from whence.server.written import next_tokens
 
     return next_tokens(asked, top)
 
@@ -211,10 +211,21 @@ def explain_all(desk: Desk, ask: Ask, job: Any) -> None:
 
 
 def _one(asked: Asked, ask: Ask, name: str) -> tuple[Attribution, float]:
-    from whence.server.questions import contrasted
+    from whence.server.written import contrasted
 
     if ask.contrast is None:
         a, seconds = asked.timed(name, asked.params(name, ask.options))
         return asked.in_units(a), seconds
     start = time.perf_counter()
     return contrasted(asked, ask, name), time.perf_counter() - start
+
+
+def answers(asked: Asked, ask: Ask) -> dict[str, Attribution]:
+    """The answers of the methods that were named, those that have one."""
+    found = {}
+    for name in given.checked_methods(ask.methods) if ask.methods else []:
+        try:
+            found[name] = asked.by(name, ask.options)
+        except WhenceError:
+            continue  # told where it is explained
+    return found

@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-from bisect import bisect_right
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,19 +18,19 @@ import numpy as np
 from whence.errors import InputError, WhenceError
 from whence.runs.opened import Run
 from whence.runs.report import scale, space
-from whence.runs.samples import rows as read_rows
 from whence.runs.storage import library
 from whence.runs.summary import Summary, summarize
+from whence.runs.units import block_of
 from whence.server import shown
 from whence.server.limits import Limits, Refused
 from whence.views.families import title_of
-from whence.views.run_rows import RunRow
 
 _LIGHT = ("row", "id", "text", "second", "image", "label", "prediction", "probability", "target", "score", "error")
 _ORDERS = 32  # sorted and filtered views that are kept
-_PARTS = 16  # whose words are kept
+_WORDS = 2000  # rows whose words are kept
 _TEXT = 400  # letters of a text in the table
 _READERS, _PAUSE = 4, 0.005  # threads that read the table; seconds of rest after some rows of the summary
+_FIRST = 3.0  # seconds for which the summary lets the first rows go before it
 _UNITS = 12  # of a class and side
 SORTS = ("row", "label", "prediction", "probability", "target", "score", "gap", "in_common", "text")
 _log = logging.getLogger("whence.server")
@@ -62,11 +61,12 @@ class Browsed:
         self._table: Any = None
         self._counted: dict[str, Any] = {}
         self._orders: OrderedDict[Filter, Any] = OrderedDict()
-        self._parts: OrderedDict[int, list[RunRow]] = OrderedDict()
+        self._words: OrderedDict[int, list[list[float]] | None] = OrderedDict()  # by row, of the run's first method
         self._lock = threading.Lock()
         self._summary: Summary | None = None
         self._why: str | None = None  # there is no summary
         self._over_all = threading.Thread(target=self._summarize, daemon=True)
+        self._seen = threading.Event()  # somebody has the first rows
 
     # ---- the table ----
 
@@ -102,6 +102,7 @@ class Browsed:
 
     def _summarize(self) -> None:
         """The summary, and what methods have in common in each row."""
+        self._seen.wait(_FIRST)
         table = self._table
         common = np.full(table.num_rows, np.nan)
         place = {row: i for i, row in enumerate(table.column("row").to_pylist())}
@@ -143,37 +144,24 @@ class Browsed:
             for name in ("gap", "probability", "score", "in_common"):
                 value = line.get(name)
                 line[name] = value if value is not None and math.isfinite(value) else None
+        self._seen.set()
         if values:
             found = self._values([line["row"] for line in lines])
             lines = [{**line, "values": found.get(line["row"])} for line in lines]
         return {"total": len(order), "offset": offset, "rows": lines, "pending": self.pending}
 
     def _values(self, rows: list[int]) -> dict[int, list[list[float]]]:
-        """[start, end, which text, value] of each word of some rows; only the parts that hold them are read."""
-        starts = [shard.row for shard in self.run.shards]
-        parts = sorted({bisect_right(starts, row) - 1 for row in rows})
-        wanted, found = set(rows), {}
-        for part in parts:
-            for row in self._part(part):
-                if row.about["row"] in wanted and row.spans is not None and self.run.method in row.values:
-                    own = zip(row.spans.tolist(), row.values[self.run.method].tolist(), row.special, strict=True)
-                    found[int(row.about["row"])] = [
-                        [*span, value] for span, value, special in own if not special and math.isfinite(value)
-                    ]
-        return found
-
-    def _part(self, number: int) -> list[RunRow]:
-        """The rows of one part, kept for the next page."""
+        """[start, end, which text, value] of each word of some rows, kept for the next page."""
         with self._lock:
-            if number in self._parts:
-                self._parts.move_to_end(number)
-                return self._parts[number]
-        found = list(read_rows(replace(self.run, shards=(self.run.shards[number],)), "word"))
-        with self._lock:
-            self._parts[number] = found
-            while len(self._parts) > _PARTS:
-                self._parts.popitem(last=False)
-        return found
+            found = {row: self._words[row] for row in rows if row in self._words}
+        missing = [row for row in rows if row not in found]
+        if missing:
+            found |= dict.fromkeys(missing) | _worded_rows(self.run, missing)
+            with self._lock:
+                self._words.update({row: found[row] for row in missing})
+                while len(self._words) > _WORDS:
+                    self._words.popitem(last=False)
+        return {row: words for row, words in found.items() if words is not None}
 
     def _ordered(self, wanted: Filter) -> tuple[Any, Any]:
         table = self.table
@@ -255,14 +243,15 @@ def _order(table: Any, wanted: Filter) -> Any:
     for test in _tests(table, wanted):
         test = pc.fill_null(test, False)
         mask = test if mask is None else pc.and_(mask, test)
-    lines = pa.array(np.arange(table.num_rows))
+    numbers = np.arange(table.num_rows, dtype=np.int64)  # not by pa.array, which imports pandas to look at it
+    lines = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
     if mask is not None:
         lines = lines.filter(mask.combine_chunks() if hasattr(mask, "combine_chunks") else mask)
     if wanted.sort == "row" and not wanted.descending:
         return lines
     keys = [(wanted.sort, "descending" if wanted.descending else "ascending"), ("row", "ascending")]
     part = table.select([wanted.sort] if wanted.sort == "row" else [wanted.sort, "row"]).take(lines)
-    return lines.take(pc.sort_indices(part, sort_keys=keys[: part.num_columns], null_placement="at_end"))
+    return lines.take(pc.sort_indices(part, sort_keys=keys[: part.num_columns]))
 
 
 def _tests(table: Any, wanted: Filter) -> list[Any]:
@@ -303,6 +292,19 @@ def _mean(mean: Any) -> dict[str, Any]:
 
 def _part(x: float) -> float | None:
     return x if math.isfinite(x) else None
+
+
+def _worded_rows(run: Run, rows: list[int]) -> dict[int, list[list[float]]]:
+    block = block_of(run, rows)
+    if block is None or block.spans is None:
+        return {}
+    found: dict[int, list[list[float]]] = {int(line["row"]): [] for line in block.about}
+    numbers = [int(line["row"]) for line in block.about]
+    units = zip(block.owner.tolist(), block.spans.tolist(), block.values[0].tolist(), block.special, strict=True)
+    for owner, span, value, special in units:
+        if not special and math.isfinite(value):
+            found[numbers[owner]].append([*span, value])
+    return found
 
 
 def _worded(a: Any) -> Any:

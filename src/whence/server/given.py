@@ -7,13 +7,14 @@ import binascii
 import io
 from typing import Any
 
+from whence.adapters.chats import rendered
 from whence.adapters.generation import Continuation
 from whence.adapters.tokens import limit_of
 from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.methods import methods
 from whence.server.limits import Limits, Refused
-from whence.server.schema import Input, Question
+from whence.server.schema import Input, Message, Question
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _WANTED = {"text": "text", "pair": "text and pair", "prompt": "prompt", "seq2seq": "text", "image": "image",
@@ -29,9 +30,7 @@ def inputs_of(wrapped: Wrapped, kind: str, given: Input, limits: Limits) -> Any:
             raise _wanted(kind)
         return _image(given.image, limits)
     if kind == "prompt" and given.messages is not None:
-        for message in given.messages:
-            _text(message.content, limits, "message")
-        return [message.model_dump() for message in given.messages]
+        return _conversation(wrapped, given.messages, limits)
     found = {"prompt": given.prompt, "molecule": given.smiles}.get(kind, given.text)
     if found is None:
         raise _wanted(kind)
@@ -43,6 +42,21 @@ def inputs_of(wrapped: Wrapped, kind: str, given: Input, limits: Limits) -> Any:
     if kind != "molecule":
         _tokens(wrapped, (text,), limits)
     return text
+
+
+def _conversation(wrapped: Wrapped, messages: list[Message], limits: Limits) -> list[dict[str, str]]:
+    """Messages, as long together as one prompt may be."""
+    if not messages:
+        raise InputError("The conversation has no message.\n  Write one.")
+    for number, message in enumerate(messages, 1):
+        if not message.role.strip():
+            raise InputError(f"Message {number} has no role.\n  Give one, such as user.")
+        _text(message.content, limits, f"message {number} ({message.role[:20]})")
+    found = [message.model_dump() for message in messages]
+    text = rendered(wrapped.tokenizer, found)
+    _text(text, limits, "conversation")
+    _tokens(wrapped, (str(text),), limits)
+    return found
 
 
 def _wanted(kind: str) -> InputError:
@@ -70,13 +84,13 @@ def _text(text: str, limits: Limits, name: str) -> str:
 
 
 def _tokens(wrapped: Wrapped, row: tuple[str, ...], limits: Limits) -> None:
-    """Refuse texts that are longer than the server's limit; the model's own limit is its own error."""
+    """Refuse texts that are longer than the model or the server takes."""
     count = len(wrapped.tokenizer(*row, add_special_tokens=True, verbose=False)["input_ids"])
     own = limit_of(wrapped.tokenizer, getattr(wrapped.model, "config", None))
-    if count > limits.tokens and (own is None or own > limits.tokens):
-        raise Refused(
-            413, "tokens", f"The text has {count:,} tokens, and the limit is {limits.tokens:,}.\n  Shorten it."
-        )
+    most = limits.tokens if own is None else min(own, limits.tokens)
+    if count > most:
+        why = "the limit is" if most == limits.tokens else "the model takes"
+        raise Refused(413, "tokens", f"The text has {count:,} tokens, and {why} {most:,}.\n  Shorten it.")
 
 
 def _image(encoded: str, limits: Limits) -> Any:
@@ -108,7 +122,9 @@ def _large(size: str, limits: Limits) -> Refused:
 
 def target_of(wrapped: Wrapped, kind: str, asked: Question) -> Any:
     """A class by its number; of models that write, the answer."""
-    target = asked.target
+    target, messages = asked.target, asked.input.messages
+    if target is None and kind == "prompt" and messages and messages[-1].role == "assistant":
+        return messages[-1].content  # the answer was given
     if kind in ("prompt", "seq2seq"):
         if isinstance(target, int):
             raise TargetError("The target of a model that writes is its answer.\n  Give it as text or as ids.")

@@ -1,20 +1,15 @@
-"""Questions about an explanation: what the model says without some units, deletion curves, attention, written text."""
+"""Questions about an explanation: what the model says without some units, deletion curves, attention."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.adapters.answers import check_linear
-from whence.adapters.generation import Continuation
 from whence.api import explain
-from whence.engine import blame
-from whence.engine.scope import scope
-from whence.errors import InputError, TargetError, WhenceError
+from whence.errors import InputError, TargetError
 from whence.evaluation.answers import logits
 from whence.evaluation.answers.explanations import unit_scores
 from whence.evaluation.deletion_check import checked, grouped
@@ -26,25 +21,14 @@ from whence.results.attribution import Attribution
 from whence.results.comparison import has_sign
 from whence.results.text_units import WHOLE
 from whence.results.words import groups_of
-from whence.server import given, shown
-from whence.server.asks import Asked, Desk
+from whence.server import molecules, shown, written
+from whence.server.asks import Asked, Desk, answers
+from whence.server.curves import curves, ranked
 from whence.server.models import LARGE
 from whence.server.schema import Ask
 
 _MANY, _FEW = (48, 10), (8, 4)  # points of a curve, and random orders; of large images
-_ALTERNATIVES = 8
 _CLASSES = 10  # that are named, at most, before and after
-
-
-def _methods(asked: Asked, ask: Ask) -> dict[str, Attribution]:
-    """The answers of the methods that were named, those that have one."""
-    found = {}
-    for name in given.checked_methods(ask.methods) if ask.methods else []:
-        try:
-            found[name] = asked.by(name, ask.options)
-        except WhenceError:
-            continue  # told where it is explained
-    return found
 
 
 # ---- without some units ----
@@ -53,13 +37,14 @@ def _methods(asked: Asked, ask: Ask) -> dict[str, Attribution]:
 def remove(desk: Desk, ask: Ask, job: Any) -> None:
     """The model again without some units, beside what each method had said that would do."""
     asked = desk.asked(ask)
-    job.tell("result", _removed_text(asked, ask) if asked.writes else _removed(asked, ask))
+    kind = written.removed if asked.writes else _removed_atoms if asked.kind == "molecule" else _removed
+    job.tell("result", kind(asked, ask))
 
 
 def _example(asked: Asked) -> Example:
-    if not asked.classifies or asked.kind == "molecule":
+    if not asked.classifies:
         raise InputError(
-            "Units are removed from texts and images of classifiers, and from prompts.\n  Change the input."
+            "Units are removed from texts, images and molecules of classifiers, and from prompts.\n  Change the input."
         )
     return example_of(asked.wrapped, {"inputs": asked.inputs}, 0, None)
 
@@ -90,7 +75,7 @@ def _removed(asked: Asked, ask: Ask) -> dict[str, Any]:
     likely = [both_classes(scores).argsort(descending=True)[:_CLASSES].tolist() for scores in (plain, after)]
     named = sorted({*likely[0], *likely[1], target})
     expected = {}
-    for name, a in _methods(asked, ask).items():
+    for name, a in answers(asked, ask).items():
         try:
             expected[name] = _expected(example, a, units)
         except InputError as error:
@@ -113,21 +98,21 @@ def _expected(example: Example, a: Attribution, units: Tensor) -> dict[str, Any]
     """What a method says of these units: their share, and the score's change without them, if it has that unit."""
     scores = unit_scores(example, a)
     total = float(scores[example.free].abs().sum())
-    why = _no_unit(example, a)
+    why = _no_unit(a, example.image)
     return {
         "share": float(scores[units].sum()) / total if total else None,
         "change": None if why else -float(scores[units].sum()), "why": why,
     }  # fmt: skip
 
 
-def _no_unit(example: Example, a: Attribution) -> str | None:
+def _no_unit(a: Attribution, image: bool = False) -> str | None:
     """Why values are not parts of the score; None where they are."""
     facts = methods[a.method].facts
     if facts.get("slope"):
         return "Slopes are not parts of the score."
     if facts.get("needs"):
         return "What it reads is not in the score's unit."
-    if example.image and a.method in WHOLE:
+    if image and a.method in WHOLE:
         return "Each pixel has the value of everything that was removed with it."
     return None if has_sign(a) else "The method has no sign."
 
@@ -142,49 +127,37 @@ def _spread(asked: Asked, scores: Tensor, named: Sequence[int]) -> list[dict[str
     ]  # fmt: skip
 
 
-def _removed_text(asked: Asked, ask: Ask) -> dict[str, Any]:
-    """Of models that write: each token of the same answer, after a prompt without some of its tokens."""
-    request, wanted = _request(asked)
-    ids = request.inputs["input_ids"][0]
-    count = len(ids) if asked.kind == "seq2seq" else len(ids) - len(wanted) + 1  # tokens of the prompt
-    if not all(0 <= unit < count for unit in ask.removed):
-        raise InputError(f"The prompt has {count} tokens, numbered from 0; one of `removed` is not among them.")
-    keep = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    keep[list(ask.removed)] = False
-    if not bool(keep[:count].any()):
-        raise InputError("Nothing would be left of the prompt.\n  Remove less of it.")
-    before, after = (_told(asked, request, wanted, which) for which in (None, keep))
+# ---- without some atoms ----
+
+
+def _removed_atoms(asked: Asked, ask: Ask) -> dict[str, Any]:
+    """A molecule again without some atoms."""
+    gone, target = molecules.checked(asked, ask.removed), _target(asked.explained("random"))
+    plain, after = molecules.scores_without(asked, [[], gone])
+    named = sorted({*both_classes(plain).argsort(descending=True)[:_CLASSES].tolist(), target})
     expected = {}
-    for name, a in _methods(asked, ask).items():
-        values = (a.values["input_ids"] if isinstance(a.values, Mapping) else a.values)[0]
-        gone = values[:, list(ask.removed)].sum(-1)
-        facts = methods[name].facts
-        parts = has_sign(a) and not facts.get("slope") and not facts.get("needs")
-        expected[name] = {"change": shown.numbers(-gone) if parts else None}
-    return {"before": before, "after": after, "removed": ask.removed, "space": "logit", "how": "deleted",
-            "expected": expected}  # fmt: skip
+    for name, a in answers(asked, ask).items():
+        total, whole = molecules.said(a, gone)
+        why = _no_unit(a)
+        expected[name] = {"share": total / whole if whole else None, "change": None if why else -total, "why": why}
+    return {
+        "before": _spread(asked, plain, named), "after": _spread(asked, after, named), "removed": ask.removed,
+        "target": target, "change": float(after[target] - plain[target]), "space": "logit", "how": molecules.HOW,
+        "expected": expected,
+    }  # fmt: skip
 
 
-def _request(asked: Asked) -> tuple[Any, list[int]]:
-    """What the model gets for the prompt and its answer, and the answer's ids."""
-    (request,) = asked.wrapped.requests(asked.inputs, asked.goal())
-    return request, [int(token) for _, token in request.target.index[0].tolist()]
+def _deleted_atoms(asked: Asked, found: dict[str, Attribution]) -> dict[str, Any]:
+    """The probability as the atoms go that each method puts first; one has to stay."""
+    count, target = molecules.atoms_of(asked), _target(asked.explained("random"))
+    orders = {name: ranked(molecules.by_atom(a), range(count)) for name, a in found.items()}
 
+    def measure(choices: Sequence[Sequence[int]]) -> Tensor:
+        return molecules.probability(asked, molecules.scores_without(asked, choices), target)
 
-def _logits(asked: Asked, request: Any, wanted: Sequence[int], keep: Tensor | None = None) -> Tensor:
-    """(answer's tokens, vocabulary) where each of them is predicted."""
-    root, inputs = asked.wrapped.model, dict(request.inputs)
-    if keep is not None:
-        inputs |= {name: inputs[name][:, keep] for name in ("input_ids", "attention_mask") if name in inputs}
-    with scope(root), torch.no_grad():
-        found = blame.called(request.model, inputs, "dict", root).logits[0]
-    return found[-len(wanted) :].detach().cpu().double()
-
-
-def _told(asked: Asked, request: Any, wanted: Sequence[int], keep: Tensor | None) -> list[dict[str, float]]:
-    scores = _logits(asked, request, wanted, keep)
-    p = scores.softmax(-1)
-    return [{"score": float(scores[i, token]), "probability": float(p[i, token])} for i, token in enumerate(wanted)]
+    label = asked.wrapped.labels.get(target, f"class {target}")
+    return {**curves(orders, range(count), count - 1, *_MANY, measure), "unit": "atom", "how": molecules.HOW,
+            "target": label, "failed": {}}  # fmt: skip
 
 
 # ---- deletion curves ----
@@ -193,9 +166,14 @@ def _told(asked: Asked, request: Any, wanted: Sequence[int], keep: Tensor | None
 def deletion(desk: Desk, ask: Ask, job: Any) -> None:
     """The target's probability as the units that each method puts first go, beside random orders."""
     asked = desk.asked(ask)
-    example, found = _example(asked), _methods(asked, ask)
+    found = answers(asked, ask)
     if not found:
         raise InputError("No method has an answer here that could be checked.\n  Name others.")
+    if asked.writes:
+        return job.tell("result", written.deleted(asked, ask, found, *_MANY))
+    if asked.kind == "molecule":
+        return job.tell("result", _deleted_atoms(asked, found))
+    example = _example(asked)
     steps, draws = _FEW if example.image and max(example.shape) >= LARGE else _MANY
     (check,) = checked(asked.wrapped, asked.inputs, found, steps=steps, draws=draws)
     groups, names, unit = grouped(example)
@@ -213,6 +191,7 @@ def deletion(desk: Desk, ask: Ask, job: Any) -> None:
         "names": {name: [names[group] for group in order] for name, order in check.order.items()},
         "unit": unit, "how": check.how, "target": check.target, "failed": dict(check.failed),
     })  # fmt: skip
+    return None
 
 
 # ---- attention ----
@@ -235,76 +214,3 @@ def attention(desk: Desk, ask: Ask, job: Any) -> None:
         "tokens": [] if asked.kind == "image" else shown.units_of(a),
         "rows": [[float(f"{v:.4g}") for v in row] for row in rows.double().tolist()],
     })  # fmt: skip
-
-
-# ---- written text ----
-
-
-def generate(desk: Desk, ask: Ask, job: Any) -> None:
-    """What a model writes, token by token, and what else could have stood there."""
-    asked = desk.asked(ask)
-    if not asked.writes:
-        raise InputError("This model does not write text.\n  Choose a language model or a translator.")
-    if asked.target is None:
-        asked.target = asked.wrapped.complete(asked.inputs, min(ask.tokens, desk.limits.written))
-    request, wanted = _request(asked)
-    p = _logits(asked, request, wanted).softmax(-1)
-    labels, decode = request.facts["labels"][0], asked.wrapped.tokenizer.decode
-    tokens = []
-    for i, token in enumerate(wanted):
-        best = p[i].topk(min(_ALTERNATIVES, p.shape[1]))
-        others = [
-            {"id": int(n), "text": decode([int(n)]), "probability": float(value)}
-            for value, n in zip(best.values, best.indices, strict=True)
-        ]
-        tokens.append({"id": token, "text": labels[i], "probability": float(p[i, token]), "alternatives": others})
-    job.tell("result", {"answer": decode(wanted), "ids": wanted, "tokens": tokens})
-
-
-def next_tokens(asked: Asked, top: int) -> list[dict[str, Any]]:
-    """The likeliest tokens after a prompt, or at the start of a translation."""
-    first = asked.wrapped.complete(asked.inputs, 1)
-    (request,) = asked.wrapped.requests(asked.inputs, first)
-    scores = _logits(asked, request, first.ids)[0]
-    p = scores.softmax(-1)
-    best = p.topk(min(top, len(p))).indices.tolist()
-    return [
-        {"label": asked.wrapped.tokenizer.decode([n]), "index": n, "probability": float(p[n]),
-         "score": float(scores[n]), "chosen": n == first.ids[0]}
-        for n in best
-    ]  # fmt: skip
-
-
-def contrasted(asked: Asked, ask: Ask, name: str) -> Attribution:
-    """Why a token of the answer and not another: the difference of both tokens' explanations, in logits."""
-    assert ask.contrast is not None
-    check_linear(name, ask.options.get(name, {}))
-    _, wanted = _request(asked)
-    place, other = ask.contrast.token, ask.contrast.instead
-    if place >= len(wanted) or other >= len(asked.wrapped.tokenizer):
-        raise TargetError(f"The answer has {len(wanted)} tokens, and the model knows {len(asked.wrapped.tokenizer):,}.")
-    both = []
-    for last in (wanted[place], other):
-        ids = [*wanted[:place], last]
-        own = Continuation(asked.wrapped.tokenizer.decode(ids), ids)
-        both.append(asked.by(name, ask.options, own))
-    a, b = both
-    assert a.labels is not None
-    assert b.labels is not None
-    difference = a.output_value[:, -1] - b.output_value[:, -1]
-    values = _minus(a.values, b.values)
-    title = f"{a.labels[0][-1].strip()} rather than {b.labels[0][-1].strip()}"
-    plain = {
-        key: a.receipt[key] for key in ("model", "output", "forward_passes", "backward_passes") if key in a.receipt
-    }
-    return replace(
-        a, values=values, raw=values, output_value=difference, target=title, labels=[title], gap=None,
-        baseline_value=None, raising=None, residual=None, channel_axis=None, receipt=plain,
-    )  # fmt: skip
-
-
-def _minus(a: Any, b: Any) -> Any:
-    """The last target's values of one minus those of the other; several inputs by name."""
-    if isinstance(a, Mapping):
-        return {key: _minus(a[key], b[key]) for key in a}
-    return a[:, -1] - b[:, -1]

@@ -60,6 +60,9 @@ class Ask(Question):
     methods: list[str] = Field(default_factory=list, max_length=40)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="parameters, by method")
     removed: list[int] = Field(default_factory=list, max_length=100_000, description="units, as predict numbers them")
+    chosen: list[int] | None = Field(
+        None, max_length=1000, description="of deletion: the places of the answer's tokens that are followed; none: all"
+    )
     contrast: Contrast | None = None
     layer: int | None = Field(None, ge=0)
     head: int | None = Field(None, ge=0, description="none: the mean over heads")

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 
 import whence
 from tests.support.runs import repeated
 from tests.support.server import Server, served
+from whence.runs.opened import Run
+from whence.runs.samples import rows as read_rows
+from whence.server.browse import Browsed
 
 WORDS = ("warm dull funny clumsy moving tedious", "film plot story drama", "bores shines fails delights")
 METHODS = ["integrated_gradients", "attnlrp"]
@@ -130,6 +134,33 @@ def test_rows_may_come_with_their_words_values(browsing: Server) -> None:
         assert [(start, end, value) for start, end, _, value in line["values"]] == [
             (start, end, pytest.approx(value, rel=1e-5)) for start, end, value in plain
         ]
+
+
+def test_values_cost_one_look_at_each_part_and_only_at_what_is_shown(run: Any, monkeypatch: Any) -> None:
+    reads: list[tuple[int, Any]] = []
+    plain = Run._read
+
+    def read(self: Run, shard: Any, columns: Any) -> Any:
+        reads.append((shard.shard, columns))
+        return plain(self, shard, columns)
+
+    browsed = Browsed(run)
+    _ = browsed.table
+    monkeypatch.setattr(Run, "_read", read)
+    there = [39, 0, 7, 17, 1]  # of all three parts; 7 could not be explained
+    found = browsed._values(there)
+    assert sorted(found) == [0, 1, 17, 39]
+    own = [columns for _, columns in reads if columns is not None and "gap_attnlrp" not in columns]
+    assert sorted(number for number, columns in reads if columns in own) == [0, 1, 2]
+    assert not {name for columns in own for name in columns} & {"values_attnlrp", "label", "prediction", "image"}
+    by_row = {row.about["row"]: row for row in read_rows(run, "word")}
+    for number, words in found.items():
+        row = by_row[number]
+        plain_words = np.c_[row.spans, row.values[run.method]][~row.special]
+        assert np.array(words) == pytest.approx(plain_words)
+    before = len([1 for _, columns in reads if columns in own])
+    assert browsed._values(there) == found  # kept
+    assert len([1 for _, columns in reads if columns in own]) == before
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,26 @@ const DASHES = ["", "7 4", "2 3", "10 3 2 3"], TOP = 14, BOTTOM = 34, LEFT = 44;
 
 const text = (x, y, anchor, words, style = {}) => svg("text", { x, y, "text-anchor": anchor, style }, words);
 
+const TOPS = [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1];
+
+/** The top of the axis: 100 %, or less where nothing comes near it. */
+const topOf = (lines, band) => {
+  const most = Math.max(...lines.flatMap((line) => line.y), ...(band ? [...band.high, ...band.mean] : []));
+  return TOPS.find((top) => most <= top) ?? 1;
+};
+
 /** `lines`: {place, name, y}; `band`: {mean, low, high}; all over `places`, the numbers of units that are gone. */
 export function curves({ lines, band, places, at, label, below, width, height = 250 }) {
   const slim = width < 460, right = slim ? 12 : 128, last = places.at(-1) || 1;
   const W = width - LEFT - right, H = height - TOP - BOTTOM;
-  const x = (k) => LEFT + (W * k) / last, y = (p) => TOP + H * (1 - p);
+  const top = topOf(lines, band);
+  const x = (k) => LEFT + (W * k) / last, y = (p) => TOP + H * (1 - p / top);
   const path = (ys) => ys.map((p, i) => `${i ? "L" : "M"}${x(places[i]).toFixed(1)} ${y(p).toFixed(1)}`).join("");
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label });
-  for (const p of [0, 0.25, 0.5, 0.75, 1]) {
-    drawing.append(svg("line", { class: p === 0.5 ? "half" : "grid", x1: LEFT, x2: LEFT + W, y1: y(p), y2: y(p) }),
-      text(LEFT - 8, y(p) + 4, "end", `${100 * p} %`));
+  for (const p of [0, 0.25, 0.5, 0.75, 1].map((part) => part * top)) {
+    drawing.append(svg("line", { class: p === 0.5 && top === 1 ? "half" : "grid", x1: LEFT, x2: LEFT + W,
+      y1: y(p), y2: y(p) }),
+      text(LEFT - 8, y(p) + 4, "end", `${Number((100 * p).toPrecision(3))} %`));
   }
   for (const k of steps(last, slim)) drawing.append(text(x(k), TOP + H + 16, "middle", String(k)));
   drawing.append(text(LEFT + W / 2, height - 2, "middle", below));

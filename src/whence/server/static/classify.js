@@ -147,7 +147,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
       keep: () => keep({ out: [...ask.out].sort((a, b) => a - b), k: ask.k, layer: ask.layer, head: ask.head }),
       remove: without,
       predict: (next) => post("/api/predict", { model: model.name, input: sent(next), target: ask.target }),
-      explain, withText: (text) => ({ ...input, [ask.texts.length > 1 ? "pair" : "text"]: text }),
+      explain, withText: (text) => ({ ...input,
+        [ask.kind === "molecule" ? "smiles" : ask.texts.length > 1 ? "pair" : "text"]: text }),
       deletion: (listeners) => explained.then((how) => how !== "cancelled" && measure(listeners)),
     });
     fill(slots.ask, asking?.node);
@@ -165,7 +166,8 @@ export function classify({ model, input, state, rail, main, told, keep, explain,
     const { before, after, expected, space } = await asked({ kind: "remove", ...base(), removed: out,
       methods: answered(drawn(ask)).map((d) => d.name) });
     const told = (classes) => ({ ...classes.find((one) => one.index === own),
-      prediction: classes.reduce((a, b) => (a.probability >= b.probability ? a : b)).label });
+      prediction: model.exclusive === false ? null // each class is decided by itself
+        : classes.reduce((a, b) => (a.probability >= b.probability ? a : b)).label });
     return { before: told(before), after: told(after), expected, unit: space };
   }
 

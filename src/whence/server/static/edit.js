@@ -68,6 +68,7 @@ export function edits(ask, on) {
   field.addEventListener("input", soon);
   field.addEventListener("change", () => list[0] && (list[0].open = false)); // the next edit is another line
   draw();
-  return el("div", { class: "edit" }, el("h3", {}, el("label", { for: "edit" }, "Or change the text")), field, now,
+  const title = ask.kind === "molecule" ? "Or change the SMILES" : "Or change the text";
+  return el("div", { class: "edit" }, el("h3", {}, el("label", { for: "edit" }, title)), field, now,
     table);
 }

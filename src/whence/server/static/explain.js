@@ -1,6 +1,7 @@
 /* The view "Explain": the rail with input, prediction and methods, and beside it what a kind of model has to show. */
 
 import { el, fill } from "./dom.js";
+import { isFull, parsed } from "./chat.js";
 import { inputPart, taken, textKeys } from "./input.js";
 import { methods } from "./methods.js";
 import { trouble } from "./parts.js";
@@ -36,7 +37,7 @@ export function explainView(place, app) {
       drawInput("");
       drawMethods();
       app.keep(stateOf(), anew);
-      if (model.kind !== "image" && !Object.values(input).some((text) => text?.trim())) return waiting();
+      if (model.kind !== "image" && !isThere(input)) return waiting();
       const kind = model.kind === "prompt" || model.kind === "seq2seq" ? language : classify;
       Object.assign(now, kind({ model, input, state: now.state, rail: rail.target, main, told: drawInput, keep,
         explain: go, still: () => own === turn }));
@@ -70,7 +71,8 @@ export function explainView(place, app) {
   const uploads = new Map(); // images are not in the address: the last one of each model
 
   function inputOf(model, state) {
-    const keys = textKeys(model.kind, state.pair != null);
+    const keys = textKeys(model.kind, state.pair != null), messages = model.chat ? parsed(state.messages) : null;
+    if (messages) return { messages, explained: messages };
     if (model.kind === "image") {
       const last = uploads.get(model.name);
       if (state.example != null && model.examples[state.example]) return { example: state.example,
@@ -85,8 +87,11 @@ export function explainView(place, app) {
   }
 
   const nameOf = (model, i) => model.examples[i]?.name ?? `Example ${i + 1}`;
-  const fields = (input) => Object.fromEntries(["text", "pair", "prompt", "smiles", "example"].filter((key) =>
-    input[key] != null).map((key) => [key, input[key]]));
+  const isThere = (input) => (input.messages ? isFull(input.messages)
+    : Object.values(input).some((text) => text?.trim()));
+  const fields = (input) => ({ ...Object.fromEntries(["text", "pair", "prompt", "smiles", "example"].filter((key) =>
+    input[key] != null).map((key) => [key, input[key]])),
+    ...(input.messages ? { messages: JSON.stringify(input.messages) } : {}) });
   const stateOf = () => ({ ...now.state, ...fields(now.input), view: "explain" });
 
   /** Notes what has changed on the screen in the address. */

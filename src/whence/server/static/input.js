@@ -1,6 +1,7 @@
 /* The input: a text, a pair, a prompt, a SMILES, or an image that is dropped, pasted or chosen; and examples to try. */
 
 import { el, fill } from "./dom.js";
+import { chatFields, isFull, same } from "./chat.js";
 import { plain } from "./pictures.js";
 
 const FIELDS = {
@@ -16,7 +17,8 @@ export const textKeys = (kind, pair) => (kind === "text" && pair ? FIELDS.pair :
 export function inputPart(box, model, input, told, given) {
   const head = el("div", { class: "head" }, el("h2", { id: "h-input" }, "Input"),
     el("span", { class: "right tiny faint" }, told));
-  fill(box, head, model.kind === "image" ? imageField(model, input, given) : textFields(model, input, given));
+  const fields = model.kind === "image" ? imageField : input.messages ? chatPart : textFields;
+  fill(box, head, fields(model, input, given));
 }
 
 // ---- texts ----
@@ -37,7 +39,8 @@ function textFields(model, input, given) {
   };
   const go = el("button", { class: "btn primary", type: "button", data: { focus: "go" }, on: { click: send } },
     "Explain");
-  const changed = () => (go.disabled = fields.every((field) => field.value === (input[field.dataset.key] ?? "")));
+  const changed = () => (go.disabled = fields.every((field) => field.value === (input[field.dataset.key] ?? ""))
+    || !fields.some((field) => field.value.trim())); // an empty text is not asked about
   for (const field of fields) {
     field.addEventListener("input", changed);
     field.addEventListener("keydown", (event) => {
@@ -54,7 +57,23 @@ function textFields(model, input, given) {
       false) } }, input.pair == null ? "second text" : "one text") : null;
   return [el("div", { class: "fields" }, fields),
     el("div", { class: "under" }, go, el("span", { class: "tiny faint" }, "Ctrl ↵"), pairs,
+    model.chat ? el("button", { class: "link", type: "button", on: { click: () =>
+      given({ messages: [{ role: "user", content: fields[0].value }] }, false) } }, "conversation") : null,
     examplesOf(model, input, given))];
+}
+
+// ---- conversations ----
+
+function chatPart(model, input, given) {
+  const send = () => !go.disabled && given({ messages: chat.messages() }, true);
+  const go = el("button", { class: "btn primary", type: "button", data: { focus: "go" }, on: { click: send } },
+    "Explain");
+  const changed = (now) => (go.disabled = !isFull(now) || same(now, input.explained ?? []));
+  const chat = chatFields(input.messages, changed, send);
+  changed(input.messages);
+  const plainly = () => given({ prompt: chat.messages().map((one) => one.content).join("\n") }, false);
+  return [chat.node, el("div", { class: "under" }, go, el("span", { class: "tiny faint" }, "Ctrl ↵"),
+    el("button", { class: "link", type: "button", on: { click: plainly } }, "one prompt"))];
 }
 
 /** The next example, and all of them in a list. */
@@ -114,6 +133,6 @@ export function taken(file, given) {
 
 /** What the server is given of an input: no names, no pixels. */
 export function sent(input) {
-  const { name: _, pixels: __, ...rest } = input;
+  const { name: _, pixels: __, explained: ___, ...rest } = input;
   return rest;
 }

@@ -4,6 +4,7 @@ import { el, fill, roving } from "./dom.js";
 import { answered, drawn, scaleOf } from "./drawn.js";
 import { counted, fixed, percent, sum } from "./numbers.js";
 import { disagreement } from "./agree.js";
+import { blocks, placed } from "./chat.js";
 import { reproduce } from "./export.js";
 import { sent } from "./input.js";
 import { ask as asked, job } from "./net.js";
@@ -13,7 +14,7 @@ import {
 import { clauses, found, joined } from "./pieces.js";
 import { question } from "./question.js";
 import { noted, receipt } from "./receipt.js";
-import { bars, reading, tops } from "./words.js";
+import { bars, reading, slice, tops } from "./words.js";
 
 const SPANS = { token: "Token", clause: "Clause", whole: "Whole answer" },
   SCOPES = { prompt: "The prompt", all: "Everything before" };
@@ -28,7 +29,9 @@ export function language({ model, input, state, rail, main, told, keep, still })
   let written = null, running = null, methods = state.methods;
   let at = state.token ?? 0, span = state.span in SPANS ? state.span : "token", scope = state.order === "all" ? "all"
     : "prompt", look = state.look in LOOKS ? state.look : "rows";
-  let rather = null, asking = null; // the other token of a contrast; the section of questions
+  let rather = null, asking = null, askedOf = ""; // the other token of a contrast; the questions, and of what
+  let measuring = null, k = state.k;
+  const measured = new Map(); // deletion curves by what they are of
   const out = new Set(state.out ?? []);
   let touched = state.out != null;
   const results = new Map(), errors = new Map(); // by method, and by the contrast that it is of
@@ -114,18 +117,20 @@ export function language({ model, input, state, rail, main, told, keep, still })
   function view() {
     const last = Math.max(...picked()), first = [...results.values()][0];
     const answer = joined(written.tokens.slice(0, last + 1).map((one) => one.text));
-    const prompt = input.prompt ?? input.text ?? "", units = [];
+    const prompt = written.prompt ?? input.prompt ?? input.text ?? "", chat = written.messages, units = [];
+    const texts = chat ? chat.map(({ start, end }) => slice(prompt, start, end)) : [prompt];
     if (first) {
       const reads = first.units.filter((unit) => unit.part !== "written");
       const spans = reads.some((unit) => unit.end > unit.start) ? reads.map((unit) => [unit.start, unit.end])
         : found(prompt, reads.map((unit) => unit.text));
-      reads.forEach((unit, i) => units.push({ ...unit, start: spans[i]?.[0] ?? 0, end: spans[i]?.[1] ?? 0, part: 0,
-        special: unit.special || !spans[i] }));
+      if (chat) units.push(...placed(reads, chat));
+      else reads.forEach((unit, i) => units.push({ ...unit, start: spans[i]?.[0] ?? 0, end: spans[i]?.[1] ?? 0,
+        part: 0, special: unit.special || !spans[i] }));
       const starts = first.units.length - reads.length > written.tokens.length - 1 ? 1 : 0;
         // an encoder's decoder begins with a token of its own
       first.units.filter((unit) => unit.part === "written").forEach((unit, k) => {
         const own = answer.spans[k - starts];
-        units.push({ ...unit, part: 1, start: own?.[0] ?? 0, end: own?.[1] ?? 0, written: true,
+        units.push({ ...unit, part: texts.length, start: own?.[0] ?? 0, end: own?.[1] ?? 0, written: true,
           special: scope === "prompt" || !own || k - starts >= last });
       });
     }
@@ -134,9 +139,14 @@ export function language({ model, input, state, rail, main, told, keep, still })
     const failed = new Map(methods.filter((method) => errors.has(name(method))).map((method) =>
       [method, errors.get(name(method))]));
     return { kind: "text", model, methods, results: rows, errors: failed, units: units.length ? units : null,
-      texts: scope === "prompt" ? [prompt] : [prompt, answer.text], asideTold: (share) =>
-      `${percent(share, 0)} rests on the answer itself` };
+      texts: scope === "prompt" ? texts : [...texts, answer.text], prompts: texts.length,
+      roles: chat ? [...chat.map((one) => one.role), "answer so far"] : null, asideTold: (share) =>
+      `${percent(share, 0)} rests on ${beside(chat)}` };
   }
+
+  /** What has a part in the total and is not drawn. */
+  const beside = (chat) => [chat ? "the chat template" : null, scope === "prompt" || !chat ? "the answer itself" : null]
+    .filter(Boolean).join(" and ");
 
   const totals = (values) => (Array.isArray(values[0])
     ? (values.length === 1 ? values[0] : values[0].map((_, i) => sum(picked().map((j) => values[j]?.[i] ?? 0))))
@@ -156,7 +166,10 @@ export function language({ model, input, state, rail, main, told, keep, still })
     fill(slots.agree, list.length ? disagreement(ask, list) : null);
     if (ask.units && answered(list).length === methods.filter((method) => !errors.has(name(method))).length
       && !rather) drawQuestion(ask, list);
-    else if (rather) fill(slots.ask);
+    else if (rather) {
+      askedOf = "";
+      fill(slots.ask);
+    }
     if (!slots.more.childElementCount) fill(slots.more, reproduce(exported));
   }
 
@@ -232,7 +245,8 @@ export function language({ model, input, state, rail, main, told, keep, still })
 
   function warned(list) {
     const out = [], own = list.filter((d) => scope === "prompt" && d.aside > 0.5);
-    if (own.length) out.push(warning(`${own.map((d) => d.letter).join(", ")}: most rests on the answer itself.`,
+    if (own.length) out.push(warning(
+      `${own.map((d) => d.letter).join(", ")}: most rests on ${beside(written.messages)}.`,
       `${own.map((d) => `${d.title} puts ${percent(d.aside, 0)} there`).join(", ")}. `,
       "Drawn is how the rest is spread over the prompt; “Everything before” shows it all."));
     const best = written.tokens[at].alternatives?.[0];
@@ -248,8 +262,9 @@ export function language({ model, input, state, rail, main, told, keep, still })
     el("header", {}, key(d.place), el("h3", {}, d.title),
       el("span", { class: "tiny faint fam-of", title: d.question },
       `${d.family}${d.signed ? "" : " · magnitude only"}`)),
-    reading(d, ask, list, measure), d.values ? tops(d, ask) : el("p", { class: "tops faint" }, "asked …"), d.values
-      ? receipt(d.result) : el("span", { class: "end" }));
+    ask.roles ? blocks(reading(d, ask, list, measure), d, ask, measure.limit) : reading(d, ask, list, measure),
+    d.values ? tops(d, ask) : el("p", { class: "tops faint" }, "asked …"),
+    d.values ? receipt(d.result) : el("span", { class: "end" }));
 
   /** The likeliest tokens at this place: a click asks why not this one. */
   function elsePart() {
@@ -269,20 +284,35 @@ export function language({ model, input, state, rail, main, told, keep, still })
 
   /** Tokens of the prompt can be taken out: the same answer is read again without them. */
   function drawQuestion(ask, list) {
-    const P = picked(), label = `“${clean(joined(P.map((j) => written.tokens[j].text)).text)}”`;
+    const P = picked(), said = `“${clean(joined(P.map((j) => written.tokens[j].text)).text)}”`;
+    const label = P.length > 1 ? `a token of ${said} on average` : said;
+    const own = JSON.stringify([P, methods, written.ids]);
+    if (own === askedOf && asking) return asking.again(list);
+    askedOf = own;
+    measuring?.cancel();
     const whole = (told, of) => of(P.map((j) => told[j]));
-    const product = (parts) => parts.reduce((p, one) => p * one.probability, 1), score = (parts) =>
-      sum(parts.map((one) => one.score));
+    const product = (parts) => parts.reduce((p, one) => p * one.probability ** (1 / parts.length), 1),
+      score = (parts) => sum(parts.map((one) => one.score));
     if (!touched && answered(list).length) { // the page shows how it is done
-      const shares = answered(list)[0].shares.map((x, i) => (ask.units[i].part ? -Infinity : x));
+      const shares = answered(list)[0].shares.map((x, i) => (ask.units[i].part >= ask.prompts || ask.units[i].special
+        ? -Infinity : x));
       out.add(shares.indexOf(Math.max(...shares)));
       touched = true;
     }
-    const own = Object.assign({}, ask, { out, touched: true, target: 0, texts: ask.texts.slice(0, 1),
+    const about = Object.assign({}, ask, { kind: "tokens", out, touched: true, target: 0, k,
+      texts: ask.texts.slice(0, ask.prompts), deletion: measured.get(own) ?? null,
       predicted: { classes: [{ index: 0, label, probability: product(P.map((j) => written.tokens[j])) }] } });
-    own.units = own.units.map((unit) => ({ ...unit, special: unit.special || unit.part > 0 }));
-    asking = question(own, list, {
-      keep: () => keep({ out: [...out].sort((a, b) => a - b) }),
+    about.units = about.units.map((unit) => ({ ...unit, special: unit.special || unit.part >= ask.prompts }));
+    asking = question(about, list, {
+      keep: () => keep({ out: [...out].sort((a, b) => a - b), k: (k = about.k) }),
+      deletion(listeners) {
+        const names = answered(list).map((d) => d.name);
+        if (!names.length) return listeners.failed({ error: "No method has an answer that could be measured." });
+        measuring = job({ kind: "deletion", ...base(), methods: names, chosen: P }, { ...listeners,
+          result: (found) => (measured.set(own, found), listeners.result(found)) });
+        listeners.started(measuring);
+        measuring.finished.then((how) => how === "cancelled" && askedOf === own && listeners.cancelled());
+      },
       async remove(removed) {
         const found = await asked({ kind: "remove", ...base(), removed, methods: answered(list).map((d) => d.name) });
         const expected = Object.fromEntries(Object.entries(found.expected).map(([method, { change, why }]) =>
@@ -299,6 +329,7 @@ export function language({ model, input, state, rail, main, told, keep, still })
 
   function stop() {
     running?.cancel();
+    measuring?.cancel();
   }
 
   return {

@@ -1,6 +1,7 @@
 /* What can be taken out of an input, by clicking, brushing, or with the keys: words, patches of an image, atoms. */
 
 import { $$, el, roving } from "./dom.js";
+import { atomName, molecule } from "./molecule.js";
 import { plain } from "./pictures.js";
 import { nameOf, sentences } from "./words.js";
 
@@ -88,6 +89,24 @@ function patches(ask, changed) {
   return { node: box, update: updates(box, ask) };
 }
 
+/** The molecule, each atom a switch. */
+function atoms(ask, changed) {
+  const drawing = molecule(ask, "Atoms that can be taken out", () => null, (group, i) => {
+    const { node, flip } = dressed(group, i, ask, changed);
+    node.addEventListener("click", flip);
+    return node;
+  });
+  return { node: drawing, update: updates(drawing, ask) };
+}
+
+/** What a method gives some atoms, and the bonds that one of them is in. */
+function atAtoms(ask, d, out) {
+  const { atoms: own, bonds } = ask.molecule, gone = new Set(out);
+  if (d.values.length !== own.length + bonds.length) return each(ask, d, out);
+  const broken = bonds.map((bond, k) => (bond.atoms.some((atom) => gone.has(atom)) ? own.length + k : -1));
+  return [...out, ...broken.filter((k) => k >= 0)].map((i) => [i, 1]);
+}
+
 /** A list of patches, blacked out in a small copy of the image. */
 export function without(ask, out) {
   const canvas = plain(ask.image), pen = canvas.getContext("2d"), [rows, columns] = ask.patches,
@@ -124,10 +143,16 @@ function inPatches(ask, d, out) {
 
 const each = (ask, d, out) => (d.values.length > Math.max(-1, ...out) ? out.map((i) => [i, 1]) : null);
 
+const spelled = { draw: words, told: "Click words to take them out. The model is asked again at once.",
+  name: (ask, i) => `“${nameOf(ask, i)}”`, unit: "word", units: "words", places: each };
+
 export const PICKERS = {
-  text: { draw: words, told: "Click words to take them out. The model is asked again at once.", name: (ask, i) =>
-    `“${nameOf(ask, i)}”`, unit: "word", units: "words", places: each },
+  text: spelled,
+  tokens: { ...spelled, told: "Click tokens to take them out. The model reads the same answer again at once.",
+    unit: "token", units: "tokens" },
   image: { draw: patches, told: "Click or brush patches to take them out. The model is asked again at once.",
     name: (ask, i) => `the patch in row ${Math.floor(i / ask.patches[1]) + 1}, column ${(i % ask.patches[1]) + 1}`,
     unit: "patch", units: "patches", places: inPatches },
+  molecule: { draw: atoms, told: "Click atoms to leave them out of the graph; their neighbours stay as they were.",
+    name: atomName, unit: "atom", units: "atoms", places: atAtoms },
 };

@@ -54,7 +54,7 @@ export function question(ask, list, on) {
     changed();
   }) : null;
   const halves = ask.kind === "image" ? [[pick.node], [after, said, curves]] : curves
-    ? [[pick.node, after, said, edits(ask, on)], [curves]] : [[pick.node, after], [said]];
+    ? [[pick.node, after, said, on.predict ? edits(ask, on) : null], [curves]] : [[pick.node, after], [said]];
   const node = section("ask", "Question it", [el("span", { class: "soft" }, picker.told), back],
     el("div", { class: `quiz of-${ask.kind}` }, halves.map((half) => el("div", { class: "half" }, half))));
   if (ask.out.size) changed();

@@ -4,7 +4,7 @@
 const LISTS = new Set(["methods", "out"]), NUMBERS = new Set(["target", "k", "token", "layer", "head", "row",
   "example"]);
 const WORDS = new Set(["view", "model", "text", "pair", "prompt", "answer", "smiles", "look", "rather", "sort", "word",
-  "label", "prediction", "gap", "apart", "wrong", "failed", "from", "order", "span"]);
+  "label", "prediction", "gap", "apart", "wrong", "failed", "from", "order", "span", "messages"]);
 
 /** The fragment as an object; what is not known is left out. */
 export function read(fragment = location.hash) {

@@ -1,59 +1,16 @@
-"""A running `whence serve`, and a page of it in a real browser."""
+"""The page of a `whence serve` that runs (tests.support.server starts it), in a real browser."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 TEXT = "Despite a clumsy start, this is one of the year's most moving dramas."
 _PATIENCE = 180_000  # milliseconds
-
-
-@contextlib.contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """The address of `whence serve` with these arguments, in a process of its own, at a port that is free."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "whence", "serve", "--port", "0", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        address = _address(process)
-        _answers(address)
-        yield address
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if found := re.search(r"http://\S+/", line):
-            return found[0]
-    raise AssertionError(f"whence serve ended: {''.join(told)}")
-
-
-def _answers(address: str) -> None:
-    """Wait until somebody listens there."""
-    parts = urlsplit(address)
-    for _ in range(600):
-        with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port or 80), 5):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"nobody listens at {address}")
 
 
 @contextlib.contextmanager
