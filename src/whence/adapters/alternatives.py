@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def alternatives(wrapped: Wrapped, prompt: str, answer: Any, k: int = 4) -> list[dict[str, Any]]:
     """For each token of the answer its probability, and the k likeliest tokens with theirs: one forward pass."""
     beside = bool(wrapped.entry.text_target)
-    wanted = wanted_ids(wrapped, answer, "text_target" if beside else "text")
+    wanted = wanted_ids(wrapped, answer, prompt)
     inputs, _, first, _ = (started if beside else text_and_answer)(wrapped, prompt, wanted)
     with scope(wrapped.model):
         logits = blame.called(wrapped.model, inputs, "dict", wrapped.model).logits[0, first : first + len(wanted)]

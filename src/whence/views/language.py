@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from whence.results.attribution import Attribution
-from whence.results.citations import sentences_of
+from whence.results.citations import rivals_of, sentences_of
 from whence.results.text_units import ANSWER, TEMPLATE
 from whence.views import components
 from whence.views.components import MINUS, nice, side, signed, strength, text
@@ -94,9 +94,8 @@ def _sentences(a: Attribution) -> list[_Choice]:
 
 def _rivals(a: Attribution) -> tuple[str, str] | None:
     """The two answers of a contrast."""
-    told = str((a.labels or [""])[0])
-    first, both, second = (a.answer or [("", 0)])[0][0].partition(" / ")
-    return (first, second) if both and ") − log p(" in told and not a.several else None
+    found = rivals_of(a)
+    return (found[0][0], found[1][0]) if found else None
 
 
 def _sum(a: Attribution, sentences: Sequence[_Choice]) -> _Choice:
