@@ -12,6 +12,7 @@ from tests.support.language import TRANSLATORS, language_model
 from tests.support.models import close
 from tests.support.slow import mostly_slow
 from whence.adapters import chats
+from whence.views.maps import percent
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.WhenceWarning")
 PROMPT, ANSWER, OTHER = "It is hot. Is it?", "Yes it is.", "No"
@@ -127,6 +128,20 @@ def test_no_method_removes_what_the_template_wrote(target: Any) -> None:
     special = torch.tensor((a.special or [])[0])
     values = a.values.abs().flatten(0, -2).sum(0)
     assert float(values[special].max()) == 0 < float(values[~special].max())
+
+
+def test_every_token_of_a_whole_answer_shows_what_else_could_stand_there() -> None:
+    lm = language_model("llama")
+    a = whence.explain(lm, PROMPT, method="attnlrp", target=whence.span(of=ANSWER), units="sentences").tried(lm)
+    page = a.to_html()
+    told = a.receipt["alternatives"]
+    assert "".join(one["token"] for one in told) == ANSWER
+    assert page.count("What else could stand for") >= len(ANSWER)
+    for one in told:
+        for _, p in one["others"]:
+            assert percent(p).replace("<", "&lt;") in page
+    assert page.count('type="radio"') == 1 + len(ANSWER)
+    assert "<script" not in page
 
 
 # ---- encoders and decoders ----

@@ -52,8 +52,8 @@ class Request:
             own = [-1 if held else i for i, held in enumerate(self.held)]
             return {**given, "units": torch.tensor([own], device="cpu")}
         if "messages" in self.facts and isinstance(units, str) and units in ("auto", "tokens"):
-            own = [[-1 if special else i for i, special in enumerate(row)] for row in self.facts["special"]]
-            return {**given, "units": torch.tensor(own, device="cpu")}
+            kept = [[-1 if special else i for i, special in enumerate(row)] for row in self.facts["special"]]
+            return {**given, "units": torch.tensor(kept, device="cpu")}
         if is_text_unit(units) and units != "words":
             return {**given, "units": self._text_units(units)}
         if not isinstance(units, str) or units != "words":

@@ -65,8 +65,9 @@ def merged(a: Attribution, units: Any, *, absolute: bool = False, removed: bool 
         shown[name] = [[*names, *["[PAD]"] * (length - len(names))] for names, _ in own]
         real[name] = torch.tensor([[i < len(names) for i in range(length)] for names, _ in own], device="cpu")
     named = {name: own if isinstance(own, str | None) else sorted(map(str, own)) for name, own in asked.items()}
+    units_shown: Any = shown
     return replace(
-        a, values=values, raw=values, real=real, raising=None, sides=None, units=shown,
+        a, values=values, raw=values, real=real, raising=None, sides=None, units=units_shown,
         channel_axis=dict.fromkeys(values), params={**a.params, "units": named, "absolute": absolute},
     )  # fmt: skip
 
