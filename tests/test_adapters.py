@@ -570,8 +570,8 @@ def test_what_a_translation_does_not_take(monkeypatch: pytest.MonkeyPatch) -> No
     a = whence.explain(translator, text, method="input_x_gradient")
     with pytest.raises(InputError, match="merge_words.*input_ids, decoder_input_ids.\n.*by its name"):
         a.merge_words()
-    with pytest.raises(ParameterError, match='units="words" is for one text, but input_ids and decoder_input_ids'):
-        whence.explain(translator, text, method="leave_one_out", units="words")
+    with pytest.raises(ParameterError, match='units="messages" is for conversations'):
+        whence.explain(translator, text, method="leave_one_out", units="messages")
     monkeypatch.setattr("whence.adapters.tokens.limit_of", lambda *given: 2)
     for long in ("error", "window"):
         with pytest.raises(InputError, match='takes 2.\n.*"truncate"') as told:

@@ -13,11 +13,11 @@ from whence.zoo import needles
 
 NAMED = ("attnlrp", "leave_one_out")  # before anything was measured
 AIM = 0.95
-NAMED_ON, PROMPTS = 200, 20
+NAMED_ON, PROMPTS = 200, 200
 FEWER = {  # hundreds of passes for each prompt
-    **dict.fromkeys(("integrated_gradients", "path_integrated_gradients", "expected_gradients", "smoothgrad"), 10),
-    **dict.fromkeys(("conductance", "internal_influence"), 10),
-    **dict.fromkeys(("shapley", "kernel_shap", "lime"), 5),
+    **dict.fromkeys(("integrated_gradients", "path_integrated_gradients", "expected_gradients", "smoothgrad"), 20),
+    **dict.fromkeys(("conductance", "internal_influence"), 20),
+    **dict.fromkeys(("shapley", "kernel_shap", "lime"), 10),
 }
 HOW: dict[str, dict[str, Any]] = {
     "kernel_shap": {"samples": 256}, "lime": {"samples": 256}, "shapley": {"samples": 2},

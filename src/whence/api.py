@@ -158,7 +158,7 @@ def _of_rows(model: Wrapped, inputs: Any, options: Options, name: str) -> tuple[
     else:
         attribution = _of_wrapped(model, inputs, options, method)
     removed = "units" in method.parameters
-    if is_text_unit(units) and not (removed and units == "words"):
+    if is_text_unit(units) and not (removed and units == "words" and attribution.words is not None):
         attribution = merged(attribution, units, removed=removed)
     return attribution, method
 
@@ -173,7 +173,7 @@ def _of_wrapped(model: Wrapped, inputs: Any, options: Options, method: Entry[Met
     def answer(r: Request) -> Attribution:
         own = {"target": r.target, "baseline": r.baseline(options.baseline), "seed": r.seeds(seeds)}
         with r.row_numbers():
-            own |= {"params": method.check(r.params(options.params)), "progress": False}
+            own |= {"params": method.check(r.params(options.params, options.wrt)), "progress": False}
             return _of_tensors(r.model, r.inputs, replace(options, **own), method)
 
     answers = (answer(request) for request in steps(requests, options.progress, repr(model)))

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 def alternatives(wrapped: Wrapped, prompt: str, answer: Any, k: int = 4) -> list[dict[str, Any]]:
     """For each token of the answer its probability, and the k likeliest tokens with theirs: one forward pass."""
     beside = bool(wrapped.entry.text_target)
-    wanted = wanted_ids(wrapped, answer, "text_target" if beside else "text")
+    wanted = wanted_ids(wrapped, answer, prompt)
     inputs, _, first, _ = (started if beside else text_and_answer)(wrapped, prompt, wanted)
     with scope(wrapped.model):
         logits = blame.called(wrapped.model, inputs, "dict", wrapped.model).logits[0, first : first + len(wanted)]
     shares = logits.double().softmax(-1)
     best = shares.topk(min(k, shares.shape[-1]), -1)
-    names = texts_of(wrapped.tokenizer, best.indices.flatten().tolist())
+    names, own_names = (texts_of(wrapped.tokenizer, ids) for ids in (best.indices.flatten().tolist(), wanted))
     found = []
     for place, token in enumerate(wanted):
         own = slice(place * best.indices.shape[1], (place + 1) * best.indices.shape[1])
         others = zip(names[own], best.values[place].tolist(), best.indices[place].tolist(), strict=True)
         found.append({
-            "probability": float(shares[place, token]),
+            "token": own_names[place], "probability": float(shares[place, token]),
             "others": [[name, p] for name, p, number in others if number != token],
         })  # fmt: skip
     return found

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence.adapters.generation import one_text, started, text_and_answer, wanted_ids
+from whence.adapters.decoding import said
+from whence.adapters.generation import answer_fact, one_text, sides, started, text_and_answer, wanted_ids
 from whence.adapters.requests import Request, per_row, text_facts
 from whence.errors import TargetError
 from whence.util.checks import check_count
@@ -111,13 +112,12 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
     prompt = one_text(row)
     answer: Any = aim.of or getattr(prompt, "answer", None) or wrapped.complete(prompt)
     beside = bool(wrapped.entry.text_target)
-    wanted = wanted_ids(wrapped, answer, "text_target" if beside else "text")
+    wanted = wanted_ids(wrapped, answer, prompt)
+    inputs, tokens, first, units = (started if beside else text_and_answer)(wrapped, prompt, wanted)
+    before = [] if beside else tokens.ids["input_ids"][: len(tokens) + 1 - len(wanted)]
     chosen, title = list(range(len(wanted))), " ".join(str(answer)[:40].split())
     if aim.text is not None:
-        whole, ends = _ends(wrapped.tokenizer, wanted)
-        chosen, title = _tokens_in(whole, ends, aim), aim.text
-    build = started if beside else text_and_answer
-    inputs, tokens, first, units = build(wrapped, prompt, wanted)
+        chosen, title = _tokens_in(*said(wrapped.tokenizer, before, wanted), aim), aim.text
     device = wrapped.device
     score = LogProbability(
         torch.tensor([first + i for i in chosen], device=device),
@@ -125,7 +125,9 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
         f"log p({title})",
     )
     facts: dict[str, list[Any]] = {"text": [str(prompt)]} if beside else text_facts([tokens], len(tokens))
-    facts["answer"] = [(str(answer), len(wanted) - 1)]
+    facts["answer"] = [answer_fact(wrapped, before, wanted)]
+    if beside:
+        facts["sides"] = [sides(wrapped, tokens, facts["answer"][0])]
     facts["labels"] = [score.__name__]
     held = None
     if not beside:
@@ -137,12 +139,6 @@ def _request(wrapped: Wrapped, row: tuple[str, ...], number: int, aim: Span) -> 
 def first_of(tokens: Tokens, wanted: Sequence[int]) -> int:
     """The last token of the prompt; those after it are the answer's own, without its last."""
     return len(tokens) - len(wanted)
-
-
-def _ends(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[int]]:
-    """The answer as text, and where each of its tokens ends in it; the bytes of one character end together."""
-    texts = [tokenizer.decode(ids[: n + 1], clean_up_tokenization_spaces=False) for n in range(len(ids))]
-    return texts[-1], [len(text.rstrip("\ufffd")) for text in texts]
 
 
 def _tokens_in(whole: str, ends: Sequence[int], aim: Span) -> list[int]:

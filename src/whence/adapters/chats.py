@@ -62,19 +62,37 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> Conversat
         if not messages or not answer.strip():
             raise InputError("The assistant's message has nothing before it, or is empty.\n  Give a question first.")
     text = _apply(tokenizer, messages)
+    if answer is not None:
+        answer = _as_written(tokenizer, [*messages, last], text)
     found = [_place(tokenizer, messages, text, number) for number in range(len(messages))]
     if any(a[2] > b[1] for a, b in pairwise(found)):
         raise _unclear(tokenizer, len(messages))
     return Conversation(text, found, answer)
 
 
-def _apply(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
+def _apply(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=asks))
     except Exception as error:  # whatever a template raises: roles that do not alternate, a system it does not know
         raise InputError(
-            f"The chat template refuses this conversation: {error}\n  Give the messages in the order that it wants."
+            f"The chat template refuses this conversation: {error}\n"
+            "  Give the roles that it knows, in the order that it wants."
         ) from error
+
+
+def _as_written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> str:
+    """The last message as the template writes it after the text: stripped, or after a space of the template's."""
+    content = str(messages[-1]["content"])
+    try:
+        whole = _apply(tokenizer, messages, asks=False)
+    except InputError:
+        return content
+    rest = whole.removeprefix(text)
+    space = rest[: len(rest) - len(rest.lstrip())]
+    for written in (content, space + content.strip()):
+        if rest != whole and rest.startswith(written):
+            return written
+    return content  # a template that writes more between the two, such as thoughts
 
 
 def _place(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str, number: int) -> Message:

@@ -15,13 +15,14 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import warn
 from whence.results import forms
 from whence.results.attribution import Attribution
+from whence.results.sides import SOURCE
 from whence.util.receipt import Receipt, joined, waiting
 
 if TYPE_CHECKING:
     from whence.adapters.tokens import Tokens
 
 _PER_ROW = ("output_value", "baseline_value", "gap", "residual")
-_PER_TEXT = ("text", "labels", "messages", "answer")
+_PER_TEXT = ("text", "labels", "messages", "answer", "sides")
 _LIKE_VALUES = ("values", "raw", "raising", "real")
 _FILLS = {"units": "[PAD]", "spans": (0, 0), "special": True, "words": None, "segments": None}  # of padding
 
@@ -56,12 +57,22 @@ def _described(wrapped: Wrapped, request: Request, answer: Attribution, wrt: Any
     by_name = {"units": request.units, "real": request.real, "image": request.image}
     own = {name: _explained(values, answer, wrt) for name, values in by_name.items()}
     own = {name: values for name, values in own.items() if values is not None}
+    if "sides" in facts and answer.one_input:
+        facts |= _of_side(facts.pop("sides"), wrt)
+        if "answer" in facts:  # none of its tokens are among the text's
+            facts["answer"] = [(text, 0, *more) for text, _, *more in facts["answer"]]
     answer = replace(answer, target=_in_the_text(request, answer.target), **own, **facts)
     if request.windows is None:
         return answer
     if any(isinstance(layers, list) for layers in answer.kept.values()):
         warn(f"{answer.method}: keep= is left out for a text in windows: there would be one of each per window.")
     return _one_row(answer, request.windows)
+
+
+def _of_side(sides: list[Any], wrt: Any) -> dict[str, Any]:
+    """What is known of the tokens of the one text that was explained, the encoder's."""
+    name = wrt[0] if isinstance(wrt, list | tuple) and len(wrt) == 1 else wrt
+    return {fact: [row[SOURCE][fact] for row in sides] for fact in ("spans", "special")} if name == SOURCE else {}
 
 
 def _in_the_text(request: Request, target: Any) -> Any:
@@ -108,20 +119,27 @@ def _row_difference(a: Attribution, b: Attribution) -> Attribution:
     first, second = (part.by_name()[shown] for part in (a, b))
     values = first.narrow(axis, 0, kept) - second.narrow(axis, 0, kept)
     facts = {name: _first(getattr(a, name), shown, kept) for name in _FILLS}
+    if a.sides is not None and not a.one_input:
+        facts |= _of_side(a.sides, shown)
     there = [part.baseline_value for part in (a, b)]
     rests = [float(part.by_name()[shown][..., kept:].sum()) for part in (a, b)]
     made = replace(
-        a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, real=None,
+        a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, real=None, sides=None,
         output_value=a.output_value - b.output_value,
         baseline_value=None if there[0] is None or there[1] is None else there[0] - there[1],
         channel_axis=a.by_name("channel_axis")[shown], target=f"{a.target} − {b.target}",
         labels=[f"{one} − {other}" for one, other in zip(a.labels or [], b.labels or [], strict=True)],
-        answer=[(f"{one[0]} / {other[0]}", 0) for one, other in zip(a.answer or [], b.answer or [], strict=True)],
+        answer=[_rivals(one, other) for one, other in zip(a.answer or [], b.answer or [], strict=True)],
         receipt=Receipt(_receipts([a.receipt, b.receipt]), {"on_the_answers": rests}), **facts,
     )  # fmt: skip
     how = a.receipt.get("channels")
     how = how.get(shown) if isinstance(how, Mapping) else how
     return made.channels(how) if how not in (None, "sum") else made
+
+
+def _rivals(one: Any, other: Any) -> tuple[Any, ...]:
+    """Two answers as one: no tokens of its own, and both with their ids."""
+    return (f"{one[0]} / {other[0]}", 0, [], [], [(one[0], one[2]), (other[0], other[2])])
 
 
 def _first(facts: Any, name: str, kept: int) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece writes a byte of a character that it does not know
 _SPACE, _END = "▁", "</w>"
+_CONTEXT = 4  # tokens before others, after which these are decoded
 Character = tuple[int, int, str | None]  # where its bytes begin and end; None: a byte that is not a character
 
 
@@ -34,6 +35,24 @@ def texts_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 def units_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text of each token without the space before it; a token of spaces alone keeps them."""
     return Reader(tokenizer).units(ids)
+
+
+def said(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str, list[int]]:
+    """What ids say after others, and where each ends in it; the bytes of one character end together.
+
+    Decoded alone, the first of them may lose the space before it.
+    """
+
+    def decoded(some: Sequence[int]) -> str:
+        return str(tokenizer.decode([*context, *some], clean_up_tokenization_spaces=False))
+
+    context = list(before[-_CONTEXT:])
+    ahead = decoded([])
+    texts = [decoded(ids[: n + 1]) for n in range(len(ids))]
+    if not all(text.startswith(ahead) for text in texts):  # it begins inside of a character
+        context, ahead = [], ""
+        texts = [decoded(ids[: n + 1]) for n in range(len(ids))]
+    return texts[-1][len(ahead) :], [len(text.rstrip("\ufffd")) - len(ahead) for text in texts]
 
 
 class Reader:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from whence.adapters import tokens as tokenization
-from whence.adapters.decoding import texts_of, units_of
+from whence.adapters.decoding import said, texts_of, units_of
 from whence.adapters.requests import Request, text_facts
 from whence.adapters.tokens import Long, Tokens
 from whence.engine import blame
@@ -95,10 +96,11 @@ def complete(wrapped: Wrapped, text: str, tokens: int, step: Step, sampling: Sam
         while len(written) < most:
             logits = blame.called(model, step(wrapped, ids, written), "dict", model).logits
             token = choose(logits[0, -1])
-            if token in ends and written:
+            if token not in ends or not written:  # an answer that is its end alone is that
+                written.append(token)
+            if token in ends:
                 break
-            written.append(token)
-    return Continuation(tokenizer.decode(written), written)
+    return Continuation(said(tokenizer, [] if wrapped.entry.text_target else ids, written)[0], written)
 
 
 def after_the_text(wrapped: Wrapped, ids: list[int], written: list[int]) -> dict[str, Any]:
@@ -125,15 +127,38 @@ def _positions(inputs: dict[str, Any]) -> int:
     return int(inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1])
 
 
-def wanted_ids(wrapped: Wrapped, target: Any, role: str) -> list[int]:
-    """The ids of a target, which the tokenizer reads as `text` or as `text_target`."""
+def wanted_ids(wrapped: Wrapped, target: Any, prompt: str) -> list[int]:
+    """The ids of what is written after a prompt, or beside it where an encoder reads that."""
     if isinstance(target, Continuation):
         return target.ids
-    silent = tokenization.silent(wrapped.tokenizer)
-    ids = wrapped.tokenizer(**{role: target}, add_special_tokens=False, **silent)["input_ids"]
+    if wrapped.entry.text_target:
+        silent = tokenization.silent(wrapped.tokenizer)
+        ids = list(wrapped.tokenizer(text_target=target, add_special_tokens=False, **silent)["input_ids"])
+    else:
+        ids = _ids_after(wrapped.tokenizer, str(prompt), str(target))
     if not ids:
         raise TargetError("The continuation has no tokens.\n  Give one that is not empty.")
-    return list(ids)
+    return ids
+
+
+def _ids_after(tokenizer: Any, prompt: str, text: str) -> list[int]:
+    """The ids of a text as it stands after another one.
+
+    A tokenizer that puts a space before every text would put one between the two. So both are read together; where
+    that joins the prompt's last letters with the first ones of the text, the text is read after a line's end, and alone
+    where it is not known otherwise.
+    """
+
+    def ids(of: str) -> list[int]:
+        return list(tokenizer(of, add_special_tokens=False, **tokenization.silent(tokenizer))["input_ids"])
+
+    alone, unknown = ids(text), getattr(tokenizer, "unk_token_id", None)
+    for before in (prompt, "\n"):
+        own, both = ids(before), ids(before + text)
+        rest = both[len(own) :]
+        if rest and both[: len(own)] == own and (unknown not in rest or unknown in alone):
+            return rest
+    return alone
 
 
 def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Request:
@@ -147,15 +172,27 @@ def continued(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Req
             raise InputError("A text of one token has no token that another one comes before.\n  Give a longer one.")
         inputs, own = _inputs(wrapped, ids), ids[:1]
     else:
-        wanted = wanted_ids(wrapped, target, "text")
+        wanted = wanted_ids(wrapped, target, text)
         inputs, tokens, first, _ = text_and_answer(wrapped, text, wanted)
         own = tokens.ids["input_ids"][: len(tokens) + 1 - len(wanted)]
     index = torch.tensor([[[first + i, token] for i, token in enumerate(wanted)]], device="cpu")
     labels = texts_of(wrapped.tokenizer, [*own, *wanted])[len(own) :]
     facts = text_facts([tokens], inputs["input_ids"].shape[1]) | {"labels": [labels]}
     if target is not ...:
-        facts["answer"] = [("".join(labels), len(wanted) - 1)]
+        facts["answer"] = [answer_fact(wrapped, own, wanted)]
     return Request(wrapped.model, inputs, Indices(index), [0], facts)
+
+
+def answer_fact(
+    wrapped: Wrapped, before: Sequence[int], wanted: Sequence[int]
+) -> tuple[str, int, list[int], list[int]]:
+    """An answer as text, how many of the row's tokens are its, its ids, and where in the text each of them begins."""
+    text, ends = said(wrapped.tokenizer, before, wanted)
+    starts = []
+    for begin, end in pairwise([0, *ends]):
+        piece = text[begin:end]
+        starts.append(begin + len(piece) - len(piece.lstrip()))
+    return text, len(wanted) - 1, list(wanted), starts
 
 
 # what a model gets, the tokens of its text, which of the logits predict the answer's first token, units by input
@@ -182,6 +219,16 @@ def started(wrapped: Wrapped, text: str, wanted: list[int]) -> Built:
     inputs["decoder_input_ids"] = torch.tensor([before], device=wrapped.device)
     own = units_of(wrapped.tokenizer, [before[0], *wanted])[:-1]
     return inputs, tokens, 0, {"input_ids": [tokens.units], "decoder_input_ids": [own]}
+
+
+def sides(wrapped: Wrapped, tokens: Tokens, fact: Any) -> dict[str, Any]:
+    """What units are made of: the text that is read and the one that is written, with the places of their tokens."""
+    text, _, _, starts = fact
+    own = [(0, 0), *pairwise([*starts, len(text)])][:-1]
+    return {
+        "input_ids": {"text": str(tokens.text[0]), "spans": list(tokens.spans), "special": list(tokens.special)},
+        "decoder_input_ids": {"text": text, "spans": own, "special": [True] + [False] * (len(own) - 1)},
+    }
 
 
 def _inputs(wrapped: Wrapped, ids: Sequence[int]) -> dict[str, Any]:
@@ -217,12 +264,13 @@ def translated(wrapped: Wrapped, rows: list[tuple[str, ...]], target: Any) -> Re
             "  Give the target text, leave it out for what is written, or give a function of the output for that."
         )
     given = isinstance(target, str)
-    wanted = wanted_ids(wrapped, target if given else wrapped.complete(text), "text_target")
-    inputs, _, _, units = started(wrapped, text, wanted)
+    wanted = wanted_ids(wrapped, target if given else wrapped.complete(text), text)
+    inputs, tokens, _, units = started(wrapped, text, wanted)
+    both = [sides(wrapped, tokens, answer_fact(wrapped, [], wanted))]
     if callable(target):
-        return Request(wrapped.model, inputs, target, [0], {"text": [text]}, units)
+        return Request(wrapped.model, inputs, target, [0], {"text": [text], "sides": both}, units)
     index = torch.tensor([[[i, token] for i, token in enumerate(wanted)]], device="cpu")
-    facts: dict[str, list[Any]] = {"text": [text], "labels": [texts_of(wrapped.tokenizer, wanted)]}
+    facts: dict[str, list[Any]] = {"text": [text], "labels": [texts_of(wrapped.tokenizer, wanted)], "sides": both}
     return Request(wrapped.model, inputs, Indices(index), [0], facts, units)
 
 

@@ -41,22 +41,23 @@ class Request:
         ids = self.inputs["input_ids"]
         return torch.where(torch.tensor(self.facts["special"], device=ids.device), ids, self.stand_ins[given])
 
-    def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def params(self, given: Mapping[str, Any], wrt: Any = None) -> dict[str, Any]:
         """A method's parameters; units="words" becomes the number of each token's word, -1 for special tokens."""
         from whence.results.text_units import is_text_unit
 
         units = given.get("units")
+        if is_text_unit(units) and "sides" in self.facts:
+            return {**given, "units": self._units_by_side(units, wrt)}
         if self.held is not None and isinstance(units, str) and units in ("auto", "tokens"):
             own = [-1 if held else i for i, held in enumerate(self.held)]
             return {**given, "units": torch.tensor([own], device="cpu")}
+        if "messages" in self.facts and isinstance(units, str) and units in ("auto", "tokens"):
+            kept = [[-1 if special else i for i, special in enumerate(row)] for row in self.facts["special"]]
+            return {**given, "units": torch.tensor(kept, device="cpu")}
         if is_text_unit(units) and units != "words":
             return {**given, "units": self._text_units(units)}
         if not isinstance(units, str) or units != "words":
             return {**given, "units": self._of_rows(units)} if isinstance(units, Tensor) else dict(given)
-        if isinstance(self.units, Mapping) and "text" in self.facts:
-            raise ParameterError(
-                f'units="words" is for one text, but {" and ".join(self.units)} are explained.\n  Leave it out.'
-            )
         if "words" not in self.facts:
             raise ParameterError('units="words" is for texts.\n  Leave it out.')
         numbers = []
@@ -65,6 +66,14 @@ class Request:
             known = {pair: n for n, pair in enumerate(dict.fromkeys(p for p in pairs if p[1] is not None))}
             numbers.append([known.get(pair, -1) for pair in pairs])
         return {**given, "units": torch.tensor(numbers, device="cpu")}
+
+    def _units_by_side(self, units: Any, wrt: Any) -> dict[str, Tensor]:
+        """The number of each token's unit, by the explained inputs of an encoder and a decoder."""
+        from whence.results.sides import numbers
+
+        found = numbers(self.facts["sides"][0], units)
+        named = [wrt] if isinstance(wrt, str) else list(wrt) if isinstance(wrt, list | tuple) else list(found)
+        return {name: own for name, own in found.items() if name in named}
 
     def _text_units(self, units: Any) -> Tensor:
         """The number of each token's unit, below 0 for what is never removed."""

@@ -62,7 +62,7 @@ def written(model: Wrapped, row: Mapping[str, Any]) -> tuple[dict[str, Any], dic
             "  Give a prompt, a conversation (a list of messages), or a pair of one of them and the answer."
         )
     answer = answer or getattr(text, "answer", None) or model.complete(one_text((text,)))
-    wanted = wanted_ids(model, answer, "text")
+    wanted = wanted_ids(model, answer, text)
     limit = tokenization.limit_of(model.tokenizer, model.model.config)
     (tokens,) = tokenization.tokens_of(model.tokenizer, (text,), limit, "error", windows=False)
     told = {name: values[0] for name, values in text_facts([tokens], len(tokens)).items()}

@@ -58,7 +58,10 @@ class Attribution:
     text: list[Any] | None = None  # what was explained, a string or a pair per row
     labels: list[Any] | None = None  # the explained classes by name
     messages: list[Any] | None = None  # of conversations: (role, start, end) of each message in the text
-    answer: list[Any] | None = None  # what was written after the text, and how many of the row's last tokens are its
+    # what was written after the text, how many of the row's last tokens are its, its ids, where in it each begins; of a
+    # contrast, also the two answers with their ids
+    answer: list[Any] | None = None
+    sides: list[Any] | None = None  # of an encoder and a decoder: the text, spans and special tokens of each, by input
     image: Tensor | None = None  # what was explained, as bytes (rows, 1 or 3, height, width)
 
     # ---- rows ----

@@ -25,7 +25,7 @@ class Source:
     start: int
     end: int
     value: float
-    drop: float | None = None  # of the sentence's log-probability without this part, where the model was asked
+    drop: float | None = None  # of the explained log-probability without this part, where the model was asked
 
     def __str__(self) -> str:
         told = "" if self.drop is None else f"  without it: log p {-self.drop:+.3f}"
@@ -81,11 +81,7 @@ def sentences_of(a: Attribution) -> list[tuple[str, int, Tensor]]:
     answer = a.answer[0][0]
     if not a.several:
         return [(answer, 0, a.values[0])]
-    assert a.labels is not None
-    starts, position = [], 0
-    for label in a.labels[0]:
-        starts.append(position + len(label) - len(label.lstrip()))
-        position += len(label)
+    starts = _starts(a)
     found = []
     for text, start, end in parts_of(answer, "sentences", None):
         tokens = [i for i, at in enumerate(starts) if start <= at < end]
@@ -94,20 +90,49 @@ def sentences_of(a: Attribution) -> list[tuple[str, int, Tensor]]:
     return found
 
 
-def _drops(
-    a: Attribution, sentence: str, start: int, spans: Sequence[tuple[int, int]], model: Any
-) -> Sequence[float | None]:
-    """What the log-probability of a sentence loses without each of these parts, teacher-forced."""
-    from whence.adapters.answers import Span
+def _starts(a: Attribution) -> list[int]:
+    """Where each token of the answer begins in it; a file of an older version has only their labels."""
+    assert a.labels is not None
+    if a.answer is not None and len(a.answer[0]) > 3:
+        return list(a.answer[0][3])
+    starts, position = [], 0
+    for label in a.labels[0]:
+        starts.append(position + len(label) - len(label.lstrip()))
+        position += len(label)
+    return starts
+
+
+def rivals_of(a: Attribution) -> list[tuple[str, list[int]]]:
+    """The two answers of a contrast, each with its ids."""
+    return list(a.answer[0][4]) if a.answer is not None and len(a.answer[0]) > 4 else []
+
+
+def _asked(a: Attribution) -> tuple[Any, Any]:
+    """The prompt as it was read, a conversation without further special tokens, and the answer with its own tokens."""
     from whence.adapters.chats import Conversation
-    from whence.api import explain
+    from whence.adapters.generation import Continuation
 
     assert a.text is not None
     assert a.answer is not None
-    answer, messages = a.answer[0][0], a.messages[0] if a.messages is not None else None
+    messages = a.messages[0] if a.messages is not None else None
     prompt = a.text[0] if messages is None else Conversation(a.text[0], messages)
+    text, _, *more = a.answer[0]
+    return prompt, Continuation(text, more[0]) if more and more[0] else text
+
+
+def _drops(
+    a: Attribution, sentence: str, start: int, spans: Sequence[tuple[int, int]], model: Any
+) -> Sequence[float | None]:
+    """What the log-probability of a sentence, or the difference of two answers', loses without each of these parts."""
+    from whence.adapters.answers import Contrast, Span
+    from whence.adapters.generation import Continuation
+    from whence.api import explain
+
+    prompt, answer = _asked(a)
     occurrence = 1 + sum(answer.startswith(sentence, at) for at in range(start))
-    target = Span(None if sentence == answer else sentence, occurrence, answer)
+    target: Any = Span(None if sentence == answer else sentence, occurrence, answer)
+    if rivals := rivals_of(a):
+        target = Contrast(*(Continuation(text, ids) for text, ids in rivals))
     units = {str(n): span for n, span in enumerate(spans)}
     lost = explain(model, prompt, method="leave_one_out", target=target, units=units)
     assert lost.units is not None
@@ -127,7 +152,5 @@ def tried(a: Attribution, k: int, model: Any) -> Attribution:
         [{"start": s.start, "end": s.end, "drop": s.drop} for s in citation.sources]
         for citation in cited(a, k, "sentences", model)
     ]
-    assert a.text is not None
-    assert a.answer is not None
-    told = alternatives(model, a.text[0], a.answer[0][0])
+    told = None if rivals_of(a) else alternatives(model, *_asked(a))
     return replace(a, receipt=Receipt(a.receipt, {"sources": sources, "alternatives": told}))

@@ -35,6 +35,13 @@ def is_text_unit(units: Any) -> bool:
     return (isinstance(units, str) and units in NAMES) or isinstance(units, Mapping)
 
 
+def of_source(units: Any) -> Any:
+    """Units by the name of an encoder's and a decoder's input: those of the text that is read; others as they are."""
+    by_name = isinstance(units, Mapping) and set(units) <= {"input_ids", "decoder_input_ids"}
+    own = units.get("input_ids") if by_name else units
+    return own if by_name and is_text_unit(own) else units
+
+
 def parts_of(text: Any, units: Any, messages: Sequence[tuple[str, int, int]] | None) -> list[Part]:
     """The units of a text in order: those of a conversation never reach from one message into the next."""
     if not isinstance(text, str):
@@ -134,6 +141,11 @@ def merged(a: Attribution, units: Any, *, absolute: bool = False, removed: bool 
 
     `removed`: units were removed as such, and a method that gives its tokens the unit's whole value did not share it.
     """
+    if a.sides is not None and not a.one_input:
+        from whence.results.sides import merged as merged_sides
+
+        return merged_sides(a, units, absolute=absolute, removed=removed)
+    units = of_source(units)
     if a.spans is None or a.special is None or a.text is None or not a.one_input:
         raise InputError(
             f"units={units!r} needs one text with its tokens.\n"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from whence.results.attribution import Attribution
-from whence.results.citations import sentences_of
+from whence.results.citations import rivals_of, sentences_of
 from whence.results.text_units import ANSWER, TEMPLATE
 from whence.views import components
 from whence.views.components import MINUS, nice, side, signed, strength, text
@@ -49,8 +49,8 @@ def is_answer(a: Attribution, maps: list[Map]) -> bool:
 def answer(a: Attribution, maps: list[Map]) -> str:
     """The answer, of which a part is chosen, and the prompt in the colours of that part."""
     sentences, tokens = _sentences(a), _tokens(a)
-    if len(tokens) * len(a.spans[0] if a.spans else ()) > _MOST:
-        tokens = []
+    if not tokens or len(tokens) * len(a.spans[0] if a.spans else ()) > _MOST:
+        tokens = _places(a)
     whole = [] if len(sentences) == 1 else [_sum(a, sentences)]
     choices = [*sentences, *whole, *tokens]
     if len(choices) == 1:
@@ -94,9 +94,8 @@ def _sentences(a: Attribution) -> list[_Choice]:
 
 def _rivals(a: Attribution) -> tuple[str, str] | None:
     """The two answers of a contrast."""
-    told = str((a.labels or [""])[0])
-    first, both, second = (a.answer or [("", 0)])[0][0].partition(" / ")
-    return (first, second) if both and ") − log p(" in told and not a.several else None
+    found = rivals_of(a)
+    return (found[0][0], found[1][0]) if found else None
 
 
 def _sum(a: Attribution, sentences: Sequence[_Choice]) -> _Choice:
@@ -116,6 +115,16 @@ def _tokens(a: Attribution) -> list[_Choice]:
     return found
 
 
+def _places(a: Attribution) -> list[_Choice]:
+    """The answer's tokens where none has values of its own here: what else could stand there."""
+    found = []
+    for j, told in enumerate(a.receipt.get("alternatives") or ()):
+        label = told.get("token", "")
+        p = f"The model gave “{label.strip() or label}” {percent(told['probability'])}."
+        found.append(_Choice(label, f"What else could stand for “{label.strip() or label}”?", [], p, token=j))
+    return found
+
+
 # ---- one panel ----
 
 
@@ -124,6 +133,9 @@ def _panel(a: Attribution, choice: _Choice) -> str:
     assert a.spans is not None
     assert a.text is not None
     assert a.units is not None
+    if not choice.values:
+        head = f'<header><h3 class="part">{text(choice.question)}</h3><p class="soft">{text(choice.lead)}</p></header>'
+        return f'{head}<div class="only">{_others(a, choice)}</div>'
     places = [(i, span) for i, span in enumerate(a.spans[0]) if span[0] < span[1]]
     total = sum(abs(choice.values[i]) for i, _ in places) or 1.0
     shares = {i: choice.values[i] / total for i, _ in places}

@@ -1,0 +1,186 @@
+"""Answers as they stand after their prompt, with their own tokens; both texts of encoders and decoders by unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import whence
+from tests.support.language import TRANSLATORS, language_model
+from tests.support.models import close
+from tests.support.slow import mostly_slow
+from whence.adapters import chats
+from whence.views.maps import percent
+
+pytestmark = pytest.mark.filterwarnings("ignore::whence.WhenceWarning")
+PROMPT, ANSWER, OTHER = "It is hot. Is it?", "Yes it is.", "No"
+METHODS = ("gradient", "attnlrp", "leave_one_out")
+TALK = [{"role": "system", "content": "Be kind. Be brief."}, {"role": "user", "content": " Is it hot?\nOr not? "}]
+
+
+def of_pieces() -> Any:
+    """A tokenizer that puts a space before every text, as SentencePiece's do, and marks the beginning of a text."""
+    import transformers as hf
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors
+
+    letters = [*"▁abcdefghijklmnopqrstuvwxyzAEINOPWRSTYL.,?!'\n[]/", "▁▁"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    names = ["<unk>", "<s>", "</s>", *bytes_, *letters]
+    merges = [("▁", "▁")]
+    own = Tokenizer(models.BPE({n: i for i, n in enumerate(names)}, merges, unk_token="<unk>", byte_fallback=True))
+    own.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    own.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                     decoders.Strip(" ", 1, 0)])  # fmt: skip
+    own.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
+    )
+    made = hf.PreTrainedTokenizerFast(
+        tokenizer_object=own, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>"
+    )
+    made.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[I] {{ m.content }} [/I]"
+        "{% else %} {{ m.content.strip() }} {{ eos_token }}{% endif %}{% endfor %}"
+    )
+    return made
+
+
+def of_llama(tokenizer: Any) -> Any:
+    import transformers as hf
+
+    torch.manual_seed(4)
+    config = hf.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=256, bos_token_id=1, eos_token_id=2, initializer_range=0.3,
+    )  # fmt: skip
+    return whence.wrap(hf.LlamaForCausalLM(config).double().eval(), tokenizer)
+
+
+@pytest.mark.parametrize(("answer", "labels"), [(" Yes", [" ", "Y", "e", "s"]), ("Yes", ["Y", "e", "s"])])
+def test_no_space_is_put_between_a_prompt_and_its_answer(answer: str, labels: list[str]) -> None:
+    lm = of_llama(of_pieces())
+    a = whence.explain(lm, "Is it", method="gradient", target=answer)
+    assert a.labels == [labels]
+    assert (a.answer or [])[0][0] == answer
+    ids = lm.tokenizer("Is it")["input_ids"]
+    both = lm.tokenizer("Is it" + answer)["input_ids"]
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([both[:-1]])).logits[0, len(ids) - 1 :].log_softmax(-1)
+    expected = logits[range(len(both) - len(ids)), both[len(ids) :]].sum()
+    whole = whence.explain(lm, "Is it", method="gradient", target=whence.span(of=answer))
+    close(whole.output_value, expected[None], 1e-9)
+
+
+def test_the_answer_of_a_conversation_stands_as_its_template_writes_it() -> None:
+    tokenizer = of_pieces()
+    talk = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": "Yes."}]
+    assert chats.rendered(tokenizer, talk).answer == " Yes."
+    a = whence.explain(of_llama(tokenizer), talk, method="gradient")
+    assert "".join((a.labels or [])[0]) == " Yes."
+
+
+def test_an_answer_that_ends_at_once_is_its_end() -> None:
+    lm = language_model("llama")
+    with torch.no_grad():
+        first = lm.complete(PROMPT, tokens=1).ids[0]
+        lm.model.lm_head.weight[2] = 3 * lm.model.lm_head.weight[first]
+    answer = lm.complete(PROMPT, tokens=5)
+    assert answer.ids == [2]
+    a = whence.explain(lm, PROMPT, method="attnlrp", target=whence.span())
+    assert a.labels == ["log p(</s>)"]
+    assert float(a.values.abs().max()) > 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_drawn_answer_keeps_its_tokens(whole: bool) -> None:
+    """Its text may be other tokens, and in a conversation nothing stands before the template's own beginning."""
+    tokenizer = of_pieces()
+    lm, talk = of_llama(tokenizer), [{"role": "user", "content": "Is it hot? Or not?"}]
+    answer = lm.complete(talk, tokens=6, temperature=2.0, seed=1)
+    ids = tokenizer(str(chats.rendered(tokenizer, talk)), add_special_tokens=False)["input_ids"]
+    assert tokenizer(str(answer), add_special_tokens=False)["input_ids"] != answer.ids
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([[*ids, *answer.ids[:-1]]])).logits[0, len(ids) - 1 :].log_softmax(-1)
+    own = logits[range(6), answer.ids]
+    target: Any = whence.span(of=answer) if whole else answer
+    a = whence.explain(lm, talk, method="attnlrp", target=target).tried(lm)
+    close(torch.tensor([one["probability"] for one in a.receipt["alternatives"]]), own.exp().float(), 1e-6)
+    removed = whence.explain(lm, talk, method="leave_one_out", target=whence.span(of=answer), units="sentences")
+    by_name = dict(zip((removed.units or [[]])[0], removed.values[0].tolist(), strict=True))
+    found = {one.text: one.drop for citation in a.cite(k=2) for one in citation.sources}
+    assert found == pytest.approx({name: by_name[name] for name in ("Is it hot?", "Or not?")}, abs=1e-6)
+
+
+def test_the_sources_of_a_contrast_are_tried_on_the_contrast() -> None:
+    lm, why = language_model("llama"), whence.contrast(ANSWER, OTHER)
+    a = whence.explain(lm, PROMPT, method="attnlrp", target=why)
+    lost = whence.explain(lm, PROMPT, method="leave_one_out", target=why, units="sentences")
+    by_name = dict(zip((lost.units or [[]])[0], lost.values[0].tolist(), strict=True))
+    for source in a.cite(k=2, model=lm)[0].sources:
+        assert source.drop == pytest.approx(by_name[source.text], abs=1e-9)
+
+
+@pytest.mark.parametrize("target", [None, 40, whence.span()])
+def test_no_method_removes_what_the_template_wrote(target: Any) -> None:
+    talk = [*TALK, {"role": "assistant", "content": "No."}]
+    a = whence.explain(language_model("llama"), talk, method="leave_one_out", target=target)
+    special = torch.tensor((a.special or [])[0])
+    values = a.values.abs().flatten(0, -2).sum(0)
+    assert float(values[special].max()) == 0 < float(values[~special].max())
+
+
+def test_every_token_of_a_whole_answer_shows_what_else_could_stand_there() -> None:
+    lm = language_model("llama")
+    a = whence.explain(lm, PROMPT, method="attnlrp", target=whence.span(of=ANSWER), units="sentences").tried(lm)
+    page = a.to_html()
+    told = a.receipt["alternatives"]
+    assert "".join(one["token"] for one in told) == ANSWER
+    assert page.count("What else could stand for") >= len(ANSWER)
+    for one in told:
+        for _, p in one["others"]:
+            assert percent(p).replace("<", "&lt;") in page
+    assert page.count('type="radio"') == 1 + len(ANSWER)
+    assert "<script" not in page
+
+
+# ---- encoders and decoders ----
+
+
+@pytest.mark.parametrize("name", mostly_slow(TRANSLATORS, ["t5"]))
+@pytest.mark.parametrize("method", METHODS)
+def test_units_of_encoders_and_decoders(name: str, method: str) -> None:
+    lm, both = language_model(name), {"input_ids": "sentences", "decoder_input_ids": "words"}
+    for target in (whence.span(of=ANSWER), OTHER):
+        tokens = whence.explain(lm, PROMPT, method=method, target=target)
+        a = whence.explain(lm, PROMPT, method=method, target=target, units="sentences")
+        b = whence.explain(lm, PROMPT, method=method, target=target, units=both)
+        assert a.by_name("units")["input_ids"] == [["It is hot.", "Is it?"]]
+        assert a.by_name("units")["decoder_input_ids"] == [["[answer]"]]
+        assert b.by_name("units")["decoder_input_ids"][0][-1] == "[start]"
+        for one in (a, b) if method != "leave_one_out" else ():
+            for key, values in tokens.by_name().items():
+                close(one.by_name()[key].sum(-1), values.sum(-1), 1e-9)
+        alone = whence.explain(lm, PROMPT, method=method, target=target, units="sentences", wrt="input_ids")
+        close(alone.values, a.values["input_ids"], 1e-9)
+    why = whence.explain(lm, PROMPT, method=method, target=whence.contrast(ANSWER, OTHER), units=both)
+    assert why.units == [["It is hot.", "Is it?"]]
+
+
+def test_sentences_of_a_source_are_removed_as_a_whole() -> None:
+    lm = language_model("t5")
+    a = whence.explain(lm, PROMPT, method="leave_one_out", target=whence.span(of=ANSWER), units="sentences")
+    ids, wanted = (lm.tokenizer(text)["input_ids"] for text in (PROMPT, ANSWER))
+    embedded = lm.model.get_input_embeddings()(torch.tensor([ids])).detach()
+    before = torch.tensor([[lm.model.config.decoder_start_token_id, *wanted[:-1]]])
+
+    def score(values: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            logits = lm.model(inputs_embeds=values, decoder_input_ids=before).logits[0]
+        return logits.log_softmax(-1)[range(len(wanted)), wanted].sum()
+
+    first = len("It is hot.")
+    gone = [torch.cat([0 * embedded[:, :first], embedded[:, first:]], 1),
+            torch.cat([embedded[:, :first], 0 * embedded[:, first:]], 1)]  # fmt: skip
+    close(a.values["input_ids"][0], torch.stack([score(embedded) - score(one) for one in gone]), 1e-9)
+    assert float(a.values["decoder_input_ids"].abs().max()) == 0
