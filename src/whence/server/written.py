@@ -16,11 +16,11 @@ from whence.engine.scope import scope
 from whence.errors import InputError, TargetError
 from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.results.comparison import has_sign
 from whence.server import shown
 from whence.server.asks import Asked, Desk, answers
 from whence.server.curves import curves, ranked
 from whence.server.schema import Ask
-from whence.views.families import has_sign
 
 _ALTERNATIVES = 8
 _CUT = ("input_ids", "attention_mask")  # what has an entry for each token of the prompt
