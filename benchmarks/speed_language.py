@@ -118,4 +118,6 @@ def _measured(job: Callable[[], Any]) -> tuple[Tensor, int, float]:
     return found[0], memory, time.process_time() - start
 
 
-ROWS = {"answer": answer, "layerwise": layerwise}
+ROWS: dict[str, Callable[[], list[Line]]] = {"answer": answer} | {
+    f"layerwise_{layers}_{count}": partial(layerwise, (layers,), (count,)) for layers in (6, 12) for count in (4, 32)
+}  # the last takes some 20 GB where it goes in one piece

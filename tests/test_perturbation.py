@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import whence
 from tests.support.models import CASES, close
+from whence.results.words import groups_of
 
 METHODS = ("occlusion", "leave_one_out", "shapley", "kernel_shap", "lime")
 SHARED = ("shapley", "kernel_shap")  # a unit's value is shared among its elements
@@ -583,3 +584,30 @@ def test_ids_and_whole_batches_are_permuted() -> None:
         close(a.values[:, i], bag(IDS, ones) - bag(moved, ones), 1e-12)
     whole = explain(lambda x: x.mean() * x[0, 0, 0, 0], IMAGES, "permutation", units="pixels").values
     assert whole.shape == (1, 2, 4, 6)
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "occlusion", "lime", "shapley"])
+def test_a_word_that_was_removed_as_one_is_not_counted_once_per_token(method: str) -> None:
+    """All rows in one batch, each alone, and merged into words or sentences; by hand, the word's own tokens removed."""
+    model = whence.load("zoo:sentiment")
+    texts = ["An unbelievably heartwarming film. Unwatchable rubbish!", "Unwatchable"]
+    a = whence.explain(model, texts, method=method, target=1, units="words", **SAMPLES.get(method, {}))
+    assert a.params["units"] == "words"
+    for row in range(2):
+        one = a[row]
+        words, tokens = one.merge_words(), one.units[0]
+        for word, tokens_of in zip(words.values[0].tolist(), groups_of(one, 0), strict=True):
+            own = one.values[0, tokens_of]
+            assert word == pytest.approx(float(own.sum() if method == "shapley" else own.mean()), abs=1e-6)
+        assert len(tokens) > len(words.units[0])
+        sentences = one.merge("sentences")
+        assert float(sentences.values.sum()) == pytest.approx(float(words.values.sum()), abs=1e-5)
+    numbers = torch.tensor([[-1, 0, 1, 1, 1, 2, 2, 2, *[-1] * (a.values.shape[1] - 8)]]).expand(2, -1)
+    groups = whence.explain(model, texts[:1], method=method, target=1, units=numbers[:1, : len(a[0].units[0])],
+                            **SAMPLES.get(method, {}))  # fmt: skip
+    found = groups.merge("sentences").values[0].tolist()
+    whole = [groups.values[0, at].item() * (1 if method != "shapley" else n) for at, n in ((1, 1), (2, 3), (5, 3))]
+    assert sum(found) == pytest.approx(sum(whole), abs=1e-5)
+
+
+SAMPLES = {"lime": {"samples": 64}, "shapley": {"samples": 4}}

@@ -177,7 +177,9 @@ def _of_wrapped(model: Wrapped, inputs: Any, options: Options, method: Entry[Met
             return _of_tensors(r.model, r.inputs, replace(options, **own), method)
 
     answers = (answer(request) for request in steps(requests, options.progress, repr(model)))
-    return collect(model, requests, answers, options.wrt)
+    collected = collect(model, requests, answers, options.wrt)
+    given = {"units": options.params["units"]} if "units" in options.params else {}  # and not those of a request
+    return replace(collected, params={**collected.params, **given})
 
 
 def _of_tensors(model: Any, inputs: Any, options: Options, method: Entry[Method]) -> Attribution:

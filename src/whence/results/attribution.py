@@ -104,7 +104,9 @@ class Attribution:
         per_row = {name: pick(waiting(self.receipt, name)) for name in self.receipt.get("per_row", ())}
         messages = [_about(Message(**one), rows) for one in self.receipt.get("warned", ())]
         about = [message for message in messages if message is not None]
-        return replace(self, **picked, kept=kept, receipt=Receipt(self.receipt, per_row, _receipt(about)))
+        params = {name: pick(value) if name == "units" else value for name, value in self.params.items()}
+        receipt = Receipt(self.receipt, per_row, _receipt(about))
+        return replace(self, **picked, params=params, kept=kept, receipt=receipt)
 
     def _trimmed(self) -> Attribution:
         """A single row without its padding."""
@@ -120,6 +122,9 @@ class Attribution:
         if self.one_input:
             for name in ("units", "spans", "special", "words", "segments"):
                 trimmed[name] = _there(getattr(self, name), self.real)
+            units = self.params.get("units")
+            if isinstance(units, Tensor) and isinstance(self.real, Tensor) and units.shape == self.real.shape:
+                trimmed["params"] = {**self.params, "units": units[:, self.real[0].to(units.device)]}
         elif isinstance(self.units, Mapping):
             masks = self.by_name("real")
             trimmed["units"] = {name: _there(units, masks.get(name)) for name, units in self.units.items()}

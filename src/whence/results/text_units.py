@@ -174,6 +174,8 @@ def _merged_row(a: Attribution, row: int, units: Any, absolute: bool, removed: b
     assert a.spans is not None
     assert a.special is not None
     assert a.text is not None
+    from whence.results.words import summable
+
     parts = parts_of(a.text[row], units, a.messages[row] if a.messages is not None else None)
     own = a.answer[row][1] if a.answer is not None else 0
     count = len(a.spans[row]) if a.real is None else int(a.real[row].sum())
@@ -181,9 +183,10 @@ def _merged_row(a: Attribution, row: int, units: Any, absolute: bool, removed: b
     others = [(-1, TEMPLATE), (-2, ANSWER), (-3, REST)]
     shown = [*enumerate(parts), *((n, (name, 0, 0)) for n, name in others if n in numbers)]
     columns = []
+    values = (a.values if removed else summable(a))[row]
     for number, _ in shown:
         tokens = [i for i, n in enumerate(numbers) if n == number]
-        own_values = a.values[row][..., tokens]
+        own_values = values[..., tokens]
         own_values = own_values.abs() if absolute else own_values
         whole = removed and a.method in WHOLE and tokens
         columns.append(own_values.mean(-1) if whole else own_values.sum(-1))

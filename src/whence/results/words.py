@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from whence.errors import InputError
+from whence.results.text_units import WHOLE
 
 if TYPE_CHECKING:
     from whence.results.attribution import Attribution
@@ -26,10 +28,10 @@ def merged(a: Attribution) -> Attribution:
     words = [[_word(a, row, group) for group in own] for row, own in enumerate(groups)]
     length = max(map(len, words))
     lead = a.values.shape[: 1 + a.several]
-    values = a.values.new_zeros(*lead, length)
+    values, parts = a.values.new_zeros(*lead, length), summable(a)
     for row, own in enumerate(groups):
         for i, group in enumerate(own):
-            values[row, ..., i] = a.values[row][..., group].sum(-1)
+            values[row, ..., i] = parts[row][..., group].sum(-1)
     real = torch.tensor([[i < len(own) for i in range(length)] for own in words], device="cpu")
     blank: Word = ("[PAD]", (0, 0), True)
     filled = [[*own, *[blank] * (length - len(own))] for own in words]
@@ -42,6 +44,36 @@ def merged(a: Attribution) -> Attribution:
         units=[[unit for unit, _, _ in row] for row in filled], spans=[[span for _, span, _ in row] for row in filled],
         special=[[alone for _, _, alone in row] for row in filled], channel_axis=None,
     )  # fmt: skip
+
+
+def summable(a: Attribution) -> Tensor:
+    """Values of tokens that may be added up: those that were removed together share their unit's value equally.
+
+    Methods in `WHOLE` give each of these tokens all of it.
+    """
+    units = a.params.get("units")
+    if a.method not in WHOLE or not (isinstance(units, int | Tensor) or (units == "words" and a.words is not None)):
+        return a.values
+    size = torch.ones(len(a), a.values.shape[-1], dtype=a.values.dtype, device=a.values.device)
+    for row in range(len(a)):
+        for group in _removed_together(a, row, units):
+            size[row, group] = len(group)
+    return a.values / (size[:, None] if a.several else size)
+
+
+def _removed_together(a: Attribution, row: int, units: Any) -> list[list[int]]:
+    if isinstance(units, str):
+        return groups_of(a, row)
+    real = range(a.values.shape[-1]) if a.real is None else a.real[row].nonzero().flatten().tolist()
+    if isinstance(units, Tensor):
+        numbers = units[row if len(units) > 1 else 0].tolist()
+        number = {i: numbers[i] for i in real if i < len(numbers) and numbers[i] >= 0}
+    else:
+        number = {i: i // units for i in real}
+    groups: dict[int, list[int]] = {}
+    for i, own in number.items():
+        groups.setdefault(own, []).append(i)
+    return list(groups.values())
 
 
 def groups_of(a: Attribution, row: int) -> list[list[int]]:
