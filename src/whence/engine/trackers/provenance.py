@@ -97,6 +97,8 @@ class Provenance(Tracker):
 def _follow(op: Op, now: int, lives: list[Life] | None, again: bool) -> None:
     """`lives` is where those of the outputs are kept; `again`: they are there, and this use was counted."""
     family, name, args, kwargs, live = op.family, op.name, op.args, op.kwargs, op.live
+    if op.target is None and all(output is live[0] for output in op.outputs):
+        return  # x.to(x.dtype), x.contiguous(): it is what it was
     constants = [t for t in tensors_in(args) if not any(t is other for other in live)]
     weighed = any(not any(t is other for other in op.loose) for t in constants)
     known = [origin_of(t) for t in live]
