@@ -15,7 +15,7 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import warn
 from whence.results import forms
 from whence.results.attribution import Attribution
-from whence.results.sides import SOURCE
+from whence.util.keys import SOURCE
 from whence.util.receipt import Receipt, joined, waiting
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from whence.results.text_units import ANSWER, REST, TEMPLATE, WHOLE, Part, numbers_of, parts_of
+from whence.util.keys import SOURCE, WRITTEN
 
 if TYPE_CHECKING:
     from whence.results.attribution import Attribution
 
-SOURCE, WRITTEN = "input_ids", "decoder_input_ids"
 START = "[start]"  # what a decoder begins with
 Side = Mapping[str, Any]  # the text, and of each token: where it stands in it, and whether it is special
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 _MARK = "#"
 
+SOURCE, WRITTEN = "input_ids", "decoder_input_ids"  # what an encoder reads, and what a decoder has written
+
 
 def new_key(name: str, keys: Iterable[str]) -> str:
     """The key of an input's next value, beside the keys that there are."""
