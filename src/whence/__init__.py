@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from whence.subject.named_baselines import neutral
     from whence.subject.neurons import neuron
 
-__version__ = "0.1.0.dev0"
+__version__ = "1.0.0"
 
 __all__ = [  # noqa: RUF022  (in four groups)
     # verbs
