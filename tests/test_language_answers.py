@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -184,3 +185,20 @@ def test_sentences_of_a_source_are_removed_as_a_whole() -> None:
             torch.cat([embedded[:, :first], 0 * embedded[:, first:]], 1)]  # fmt: skip
     close(a.values["input_ids"][0], torch.stack([score(embedded) - score(one) for one in gone]), 1e-9)
     assert float(a.values["decoder_input_ids"].abs().max()) == 0
+
+
+def test_units_of_both_sides_are_drawn_with_their_names_on_one_scale() -> None:
+    pytest.importorskip("matplotlib")
+    units = {"input_ids": "sentences", "decoder_input_ids": "words"}
+    a = whence.explain(
+        language_model("t5"), "It is hot. Paris is large.", method="attnlrp", target=whence.span(of="Yes."), units=units
+    )
+    page, named = a.to_html(), [unit for names in a.units.values() for unit in names[0]]
+    assert all(unit in page for unit in named)
+    largest = max(float(value.abs().max()) for value in a.values.values())
+    wide = [float(width) for width in re.findall(r"width:([\d.]+)%", page)]
+    shares = sorted(abs(v) / largest * 50 for value in a.values.values() for v in value.flatten().tolist())
+    assert all(any(width == pytest.approx(share, abs=0.1) for width in wide) for share in shares)
+    ticks = [tick.get_text() for tick in a.plot().get_yticklabels()]
+    assert len(ticks) == len(named)
+    assert ticks[0] == "source: It is hot."

@@ -164,9 +164,12 @@ def _molecule(a: Attribution, parts: list[Map], ax: Any) -> None:
 
 
 def _bars(a: Attribution, parts: list[Map], ax: Any) -> None:
-    part = parts[0]
-    values = part.values.tolist()
-    names = part.units or [str(i) for i in range(len(values))]
+    part, values, names = parts[0], [], []
+    for own in parts:  # several inputs, one after the other
+        lead = f"{own.title}: " if len(parts) > 1 else ""
+        there = [i for i in range(len(own.values)) if own.real is None or bool(own.real[i])]
+        values += [float(own.values[i]) for i in there]
+        names += [lead + (own.units[i] if own.units else str(i)) for i in there]
     ax.barh(
         range(len(values)), values, color=[_GREY if not part.signed else _FOR if v > 0 else _AGAINST for v in values]
     )
@@ -198,5 +201,6 @@ _DRAW: dict[rows_html.Draw, Callable[..., None]] = {
     rows_html.image: _image,
     rows_html.molecule: _molecule,
     rows_html.vector: _bars,
+    rows_html.named: _bars,
     rows_html.numbers: _map,
 }

@@ -165,9 +165,27 @@ def vector(a: Attribution, maps: list[Map]) -> str:
     )
 
 
-def bars(names: Sequence[str], values: Sequence[float], ink: bool = False) -> str:
-    """One bar per unit, to the right for, to the left against."""
-    largest = max((abs(v) for v in values if v == v), default=0.0)
+def is_named(a: Attribution, maps: list[Map]) -> bool:
+    """Several inputs of units with names, such as an encoder's sentences and a decoder's words."""
+    few = sum(len(m.values) if m.values.dim() == 1 else _BARS + 1 for m in maps) <= _BARS
+    return not a.several and len(maps) > 1 and few and all(m.units is not None for m in maps)
+
+
+def named(a: Attribution, maps: list[Map]) -> str:
+    """Bars for each input, all on one scale."""
+    largest = max((abs(v) for m in maps for v in m.values.tolist() if v == v), default=0.0)
+    found = []
+    for m in maps:
+        there = [i for i in range(len(m.values)) if m.real is None or bool(m.real[i])]
+        units, values = m.units or [], m.values.tolist()
+        own = bars([units[i] for i in there], [values[i] for i in there], not m.signed, largest)
+        found.append(f"<h4>{text(m.title)}</h4>{own}")
+    return "".join(found)
+
+
+def bars(names: Sequence[str], values: Sequence[float], ink: bool = False, largest: float | None = None) -> str:
+    """One bar per unit, to the right for, to the left against; the `largest` value fills a side."""
+    largest = max((abs(v) for v in values if v == v), default=0.0) if largest is None else largest
     lines, sign = [], "" if ink else "+"
     for name, value in zip(names, values, strict=True):
         part = share(value, largest)
@@ -266,5 +284,6 @@ KINDS: tuple[tuple[Callable[[Attribution, list[Map]], bool], Draw], ...] = (
     (is_text, text_row),
     (is_image, image),
     (is_vector, vector),
+    (is_named, named),
     (lambda a, maps: True, numbers),
 )
