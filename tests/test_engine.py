@@ -437,6 +437,50 @@ def test_functions_of_the_models_own_are_seen(kind: str, method: str) -> None:
         close(a.values, whence.explain(plain, X, method=method, target=0).values, 1e-9)
 
 
+class Competing(torch.autograd.Function):
+    """A softmax over the channels of images, which takes nothing else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        assert x.dim() == 4
+        y = x.softmax(1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("width", [2, 3])
+@pytest.mark.parametrize("method", ["deeplift", "lrp", "guided_backprop"])
+def test_a_function_that_mixes_channels_is_no_function_of_entries(method: str, width: int) -> None:
+    own, plain = (lambda x, act=act: act(x).flatten(1).square() for act in (Competing.apply, lambda x: x.softmax(1)))
+    images = torch.rand(2, 4, width, width, dtype=torch.float64)
+    a, b = (whence.explain(model, images, method=method, target=0) for model in (own, plain))
+    close(a.values, b.values, 1e-12)
+
+
+class Halves(torch.autograd.Function):
+    """A rectifier of signals that takes no vectors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        assert x.dim() == 2
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+def test_a_function_of_entries_need_not_take_every_shape() -> None:
+    a = whence.explain(lambda x: Halves.apply(x @ W) @ V, X, method="deeplift", target=0)
+    close(a.values, whence.explain(lambda x: F.relu(x @ W) @ V, X, method="deeplift", target=0).values, 1e-12)
+
+
 def test_a_function_of_the_models_own_is_one_op_of_the_family_that_computes_the_same() -> None:
     ops = guided(lambda x: Rectify.apply(x @ W) @ V).receipt["ops"]
     assert {"op": "relu", "rule": "positive_both", "count": 1} in ops
