@@ -30,6 +30,7 @@ _MARGIN = 1.4  # over one standard deviation; benchmarks/certificates.py has wha
 _ROUGH = (
     0.6  # of the gain from 2 points to 4, the gain from 4 to 6: above it, further points do not help as they should
 )
+_BLURRED = 0.01  # of a panel: tangents that rounding shifts by more do not tell where they meet
 _SAID = 0.1  # of the tolerance asked for: no finer error than this is claimed
 
 
@@ -87,14 +88,17 @@ def _interpolated(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
 def _stepped(alphas: Tensor, scores: Tensor, slopes: Tensor) -> Panels:
     """The gradient of one end up to some point of the panel, and of the other end from there.
 
-    A single kink lies where the tangents of the score at both ends meet; if they do not meet in the panel, the point is
-    its middle. With many kinks the gradient is a random walk between known ends, a Brownian bridge, whose integral has
-    the standard deviation width · |jump| / √12.
+    A single kink lies where the tangents of the score at both ends meet; if they do not meet in the panel, or rounding
+    decides where, the point is its middle. With many kinks the gradient is a random walk between known ends, a Brownian
+    bridge, whose integral has the standard deviation width · |jump| / √12.
     """
     width, rise = alphas.diff(), scores.diff()
     along = slopes.sum(1).double().cpu()
     meeting = (rise / width - along[1:]) / (along[:-1] - along[1:])
-    share = torch.where((meeting >= 0) & (meeting <= 1), meeting, torch.full_like(meeting, 0.5))
+    eps = torch.finfo(slopes.dtype).eps  # of what scores and slopes are sums of
+    slack = 8 * eps * (scores.abs().max() / width + along.abs().max()) / (along[:-1] - along[1:]).abs()
+    known = (slack < _BLURRED) & (meeting >= -slack) & (meeting <= 1 + slack)
+    share = torch.where(known, meeting.clamp(0, 1), torch.full_like(meeting, 0.5))
     before, after = ((w * width).to(slopes)[:, None] for w in (share, 1 - share))
     parts = before * slopes[:-1] + after * slopes[1:]
     moved = slopes.diff(dim=0) * width.to(slopes)[:, None]
