@@ -16,6 +16,7 @@ import torch
 import whence
 from tests.support.runs import MODEL, parts, rows, small, written
 from whence.cli import main
+from whence.runs.rows import read
 
 METHODS = ["gradient", "integrated_gradients"]
 
@@ -244,6 +245,31 @@ def test_features_are_read_by_name(tmp_path: Path) -> None:
     assert "has the features 'a', 'e', but the first row has 'a', 'b'" in (
         next((tmp_path / "run" / "errors").iterdir()).read_text()
     )
+
+
+def test_an_entry_that_is_renamed_is_in_its_place_and_not_there_twice(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,beta,label,y\n1,2,7,1\n3,4,7,0\n")
+    model = torch.nn.Linear(2, 2)
+    columns = {"b": "beta", "label": "y"}
+    run = whence.run(model, tmp_path / "rows.csv", methods=["gradient"], out=tmp_path / "run", columns=columns)
+    assert run[0].units == [["a", "b"]]
+    assert torch.equal(run[1].output_value, model(torch.tensor([[3.0, 4.0]])).max(1).values.detach())
+    assert run.to_arrow("label")["label"].to_pylist() == ["1", "0"]
+
+
+def test_a_pair_that_is_stored_the_other_way_round(tmp_path: Path) -> None:
+    columns = {"text": "second", "second": "text"}
+    row = read({"text": "one", "second": "two"}, 0, "text", columns, "")
+    assert row.inputs == ("two", "one")
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\n", b"\xef\xbb\xbf\r\n"])
+def test_names_of_columns_are_read_behind_a_mark_and_empty_lines(before: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(before + b'"a,\r\n1","b"\r\n1,2\r\n3,4\r\n')
+    run = whence.run(
+        torch.nn.Linear(2, 2), tmp_path / "rows.csv", methods=["gradient"], out=tmp_path / "run", shard_rows=1
+    )
+    assert [a.units for a in run] == [[["a,\r\n1", "b"]]] * 2
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])

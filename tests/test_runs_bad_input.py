@@ -53,6 +53,17 @@ def columns_of_one_name(folder: Path) -> dict[str, Any]:
     return {"data": folder / "rows.csv"}
 
 
+def names_in_latin_1(folder: Path) -> dict[str, Any]:
+    (folder / "rows.csv").write_bytes("a,b,c,d,e,größe\n1,2,3,4,5,6\n".encode("latin-1"))
+    return {"data": folder / "rows.csv"}
+
+
+def parquet_columns_of_one_name(folder: Path) -> dict[str, Any]:
+    inputs = pa.array([row["inputs"] for row in rows(4)])
+    pq.write_table(pa.Table.from_arrays([inputs, inputs], names=["inputs", "inputs"]), folder / "rows.parquet")
+    return {"data": folder / "rows.parquet"}
+
+
 def empty_folder(folder: Path) -> dict[str, Any]:
     (folder / "rows").mkdir()
     return {"data": folder / "rows"}
@@ -163,6 +174,8 @@ REFUSED: list[tuple[Callable[[Path], dict[str, Any]], type[Exception], str]] = [
     (of_rows(model=None), whence.ModelError, "The model is NoneType, which cannot be called"),
     (of_rows(out=7), whence.ParameterError, "7 is not the folder of a run"),
     (columns_of_one_name, whence.InputError, "rows.csv' has several columns named 'a'"),
+    (parquet_columns_of_one_name, whence.InputError, "rows.parquet' has several columns named 'inputs'"),
+    (names_in_latin_1, whence.InputError, "The names of the columns of .*rows.csv' are not text in UTF-8"),
     (of_rows(metrics=["nothing"]), whence.MethodError, "no metric 'nothing'"),
     (of_rows(model="tests.support.runs:nothing"), whence.ModelError, "cannot be imported: .*'nothing'"),
     (of_rows(model="tests.support.runs:failing"), whence.ModelError, "raised ZeroDivisionError"),

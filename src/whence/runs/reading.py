@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.errors import FileError, InputError, WhenceError
 from whence.runs.plan import Shard
-from whence.runs.sources import reading, records
+from whence.runs.sources import header, reading, records
 from whence.runs.storage import is_local, library
 
 Read = tuple[int, dict[str, Any] | WhenceError]  # its line (of text) or number (of a table) in the file, and the row
@@ -100,7 +100,7 @@ def _lines(shard: Shard) -> Iterator[Read]:
     with reading(shard.file) as file:
         names: list[str] = []
         if shard.kind == "csv":
-            names = [_decoded(name).removeprefix("\ufeff") for name in next(records(file, "csv", shard.file, 0, 1))[2]]
+            names = header(next(records(file, "csv", shard.file, 0, 1))[2], shard.file)
         found = records(file, shard.kind, shard.file, shard.offset, shard.line)
         for _, (_, line, content) in zip(range(shard.rows), found, strict=False):
             try:

@@ -51,13 +51,12 @@ def read(
 
     `entries` are those of the data's first row: features go to the model in their order, whatever the order here.
     """
-    row = dict(row)
-    for name, column in columns.items():
-        if column not in row:
-            raise InputError(f"The row has no entry {column!r}, but {_listed(row)}.")
-        row[name] = row[column]
-    if kind == "numbers" and entries and "inputs" not in {*row, *entries}:
-        row = _ordered(row, [*entries, *columns])
+    missing = next((column for column in columns.values() if column not in row), None)
+    if missing is not None:
+        raise InputError(f"The row has no entry {missing!r}, but {_listed(row)}.")
+    row, first = _renamed(row, columns), _renamed(dict.fromkeys(entries), columns)
+    if kind == "numbers" and first and "inputs" not in {*row, *first}:
+        row = _ordered(row, first)
     inputs, group, length, image = _READERS[kind](row, folder)
     label, own = row.get("label"), row.get("id")
     beside = {name: row[name] for name in ("mask", "rationale") if row.get(name) not in (None, "")}
@@ -65,7 +64,16 @@ def read(
                beside)  # fmt: skip
 
 
-def _ordered(row: Mapping[str, Any], entries: Sequence[str]) -> dict[str, Any]:
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The entries by their usual names, in their places: what is the label by another name is no feature as well."""
+    usual: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        usual.setdefault(column, []).append(name)
+    names = {own: usual.get(own, [own] if own not in columns else []) for own in row}
+    return {name: row[own] for own, known in names.items() for name in known}
+
+
+def _ordered(row: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
     """Features by their names, in the order of the first row."""
     mine, first = ({name: None for name in names if name not in _BESIDE} for names in (row, entries))
     if mine.keys() != first.keys():

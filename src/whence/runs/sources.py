@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import hashlib
@@ -149,10 +150,15 @@ def row_count(path: str, kind: str) -> int:
     try:
         with reading(path) as file:
             if kind == "parquet":
-                return library("pyarrow.parquet").ParquetFile(file).metadata.num_rows
-            return sum(batch.num_rows for batch in arrow.ipc.open_stream(file))
+                table = library("pyarrow.parquet").ParquetFile(file)
+                rows, names = table.metadata.num_rows, table.schema_arrow.names
+            else:
+                table = arrow.ipc.open_stream(file)
+                rows, names = sum(batch.num_rows for batch in table), table.schema.names
     except (arrow.ArrowInvalid, OSError) as error:
         raise InputError(f"{path!r} is not a readable {kind} file: {_first(error)}") from None
+    _check_names(names, path, "Rename or drop all but one: which of them is meant cannot be told.")
+    return int(rows)
 
 
 def _first(error: Exception) -> str:
@@ -179,14 +185,15 @@ def digest_of(path: str) -> str:
 def _by_record(path: str, kind: str, shard_rows: int) -> tuple[list[Mark], int, str]:
     marks: list[Mark] = []
     rows, digest = 0, hashlib.sha256()
+    named = kind != "csv"  # whether the columns have their names
     with reading(path) as file:
         head = file.read(4)
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InputError(f"{path!r} is text in UTF-16.\n  Save it as UTF-8.")
         file.seek(0)
         for offset, line, fields in records(file, kind, path, 0, 1, digest):
-            if kind == "csv" and line == 1:
-                _check_header(fields, path)
+            if not named:
+                named = bool(header(fields, path))
                 continue
             if rows % shard_rows == 0:
                 marks.append(Mark(rows, offset, line))
@@ -194,13 +201,20 @@ def _by_record(path: str, kind: str, shard_rows: int) -> tuple[list[Mark], int, 
     return marks, rows, f"sha256:{digest.hexdigest()}"
 
 
-def _check_header(names: list[str], path: str) -> None:
-    """A CSV file begins with the names of its columns."""
+def header(fields: list[str], path: str) -> list[str]:
+    """The names of a CSV file's columns, which its first record gives."""
+    try:
+        names = [field.encode("latin-1").decode("utf-8") for field in fields]
+    except UnicodeDecodeError:
+        raise InputError(f"The names of the columns of {path!r} are not text in UTF-8.\n  Save it as UTF-8.") from None
+    _check_names(names, path, "Its first line must name the columns, each once.")
+    return names
+
+
+def _check_names(names: list[str], path: str, way: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"{path!r} has several columns named {twice!r}.\n  Its first line must name the columns, each once."
-        )
+        raise InputError(f"{path!r} has several columns named {twice!r}.\n  {way}")
 
 
 def records(
@@ -225,9 +239,10 @@ def records(
         for text in file:
             if digest is not None:
                 digest.update(text)
+            first = at[0] == 0
             at[0] += len(text)
             at[1] += 1
-            yield text.decode("latin-1")
+            yield (text.removeprefix(codecs.BOM_UTF8) if first else text).decode("latin-1")
 
     before = csv.field_size_limit(LONGEST)
     try:
