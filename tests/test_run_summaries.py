@@ -384,3 +384,30 @@ def test_the_files_open_in_duckdb_polars_and_pandas(texts: Run) -> None:
     first = pandas.read_parquet(f"{texts.storage.address}/out")
     assert first.text.tolist() == mine.text.tolist() == TEXTS
     assert texts.to_arrow(["row", "text"]).column_names == ["row", "text"]
+
+
+# ---- signs ----
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3)], ids=["features", "maps"])
+def test_the_sign_of_a_method_is_that_of_all_rows(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """And not that of the rows that happen to come first."""
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    x[0] = 1.0
+    weight = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]])
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2, bias=False))
+    model[1].weight = torch.nn.Parameter(weight)
+    methods = ["input_x_gradient", "gradient"]
+    lines = [{"inputs": row} for row in x.view(-1, *shape).tolist()]
+    run = whence.run(model, lines, methods=methods, out=tmp_path / "run", target=0, shard_rows=1)
+    other = whence.run(model, lines, methods=methods, out=tmp_path / "other", target=1, shard_rows=1)
+    expected = {"input_x_gradient": True, "gradient": False}
+    for found in (run.summary(), run[:5].summary()):
+        assert found.signed == expected
+    values = (x * weight[0]).numpy()
+    shares = values / np.abs(values).sum(1, keepdims=True)
+    dealt = [1 - np.abs(own[:, None] - own[None]).sum() / 3 / 2 for own in shares]
+    assert abs(run.summary().chance["input_x_gradient"].mean - np.mean(dealt)) < 1e-6
+    assert whence.diff(run, run).signed == expected
+    assert whence.diff(run, run).agreement["input_x_gradient"].mean > 1 - 1e-6
+    assert whence.diff(run, other).signed == expected

@@ -149,7 +149,8 @@ def diff(
     pairs = _pairs(a, b, methods)
     (first, second), *_ = pairs.values()
     a, b = a[first], b[second]
-    stream = _Stream(pairs, bound, rows)
+    signed = [m in a.signed and n in b.signed for m, n in pairs.values()]
+    stream = _Stream(pairs, signed, bound, rows)
     found, counts = _in_step(a, b, unit), [0, 0]
     both = _both(found, counts, a.manifest["of"]["data"] == b.manifest["of"]["data"])
     while some := list(islice(both, _BATCH)):
@@ -221,22 +222,20 @@ def _short(texts: Sequence[str]) -> str:
 class _Stream:
     """The state of the pass."""
 
-    def __init__(self, pairs: dict[str, tuple[str, str]], bound: int, rows: int) -> None:
-        self.pairs = pairs
+    def __init__(self, pairs: dict[str, tuple[str, str]], signed: list[bool], bound: int, rows: int) -> None:
+        self.pairs, self.signed = pairs, signed
         self.rows = self.changed = self.others = 0
         self.unanswered = dict.fromkeys(pairs, 0)
         self.kind: str | None = None  # of units that are neither words nor tokens
         self.flows = Counts()
-        self.signed: list[bool] | None = None
         self.vocabulary = Vocabulary(len(pairs), bound)
         self.agreement, self.chance = Moments((len(pairs),)), Moments((len(pairs),))
         self.predictions, self.explanations = Extremes(rows), Extremes(rows)
 
     def add(self, some: Sequence[Pair]) -> None:
-        if self.signed is None:
-            left, right = zip(*some, strict=True)
-            self.signed = [_below(left, a) and _below(right, b) for a, b in self.pairs.values()]
-            self.kind = "pixel" if left[0].grid is not None else "feature" if left[0].spans is None else None
+        if not self.rows:
+            first = some[0][0]
+            self.kind = "pixel" if first.grid is not None else "feature" if first.spans is None else None
         self.rows += len(some)
         about = [_told(pair) for pair in some]
         self._add_predictions(about)
@@ -265,7 +264,7 @@ class _Stream:
     def _compared(self, row: Pair, before: Array, after: Array) -> tuple[list[float], list[float]]:
         """The share in common and what is by chance, of each pair of methods in one row; NaN where there is nothing."""
         found, random = [], []
-        for (pair, names), a, b, signed in zip(self.pairs.items(), before, after, self.signed or (), strict=True):
+        for (pair, names), a, b, signed in zip(self.pairs.items(), before, after, self.signed, strict=True):
             answers = [name in one.values for one, name in zip(row, names, strict=True)]
             self.unanswered[pair] += any(answers) and not all(answers)
             share, chance = _shared(a, b, signed) if all(answers) else (math.nan, math.nan)
@@ -299,7 +298,7 @@ class _Stream:
             names, self.pairs, unit, self.rows, (alone[0], alone[1]), self.unanswered, self.changed, self.flows.found,
             {pair: self.agreement.at(i) for i, pair in enumerate(self.pairs)},
             {pair: self.chance.at(i) for i, pair in enumerate(self.pairs)},
-            dict(zip(self.pairs, self.signed or (), strict=True)), found[0], found[1], kept,
+            dict(zip(self.pairs, self.signed, strict=True)), found[0], found[1], kept,
             self.vocabulary, self._notes(alone),
         )  # fmt: skip
 
@@ -329,10 +328,6 @@ def _shared(a: Array, b: Array, signed: bool) -> tuple[float, float]:
         return (1.0 if len(a) and totals == (0.0, 0.0) else 0.0), math.nan
     a, b = a / totals[0], b / totals[1]
     return float(common(a, b, owner, 1, plain, signed)[0]), float(by_chance(a, owner, 1, plain, signed)[0])
-
-
-def _below(some: Sequence[RunRow], method: str) -> bool:
-    return any(bool((row.values[method] < 0).any()) for row in some if method in row.values)
 
 
 def _told(pair: Pair) -> dict[str, Any]:

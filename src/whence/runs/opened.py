@@ -93,6 +93,11 @@ class Run:
         return {name: number for told in self._footers for name, number in told.get("classes", {}).items()}
 
     @cached_property
+    def signed(self) -> set[str]:
+        """The methods that have values below 0, in whichever row."""
+        return {method for told in self._footers for method in told.get("signed", self.methods)}
+
+    @cached_property
     def _length(self) -> int:
         return sum(self._counts) if not self.chosen else sum(batch.num_rows for batch in self.batches(["row"]))
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from whence.errors import WhenceError
@@ -179,6 +180,12 @@ class _Work:
         note = text if label is None else f"{label}: {text}"
         record["error"] = note if record.get("error") is None else f"{record['error']}\n{note}"
 
+    def _below(self, label: str) -> bool:
+        """Whether some value of a method is below 0."""
+        lists = (record.get(f"values_{label}") for record in self.records)
+        maps = (self.maps.get(f"{record['row']}/{label}") for record in self.records)
+        return any(own is not None and bool((np.asarray(own) < 0).any()) for own in (*lists, *maps))
+
     def write(self) -> dict[str, Any]:
         """The errors, the maps, and the part last: with it the shard is done."""
         worker, shard = self.worker, self.shard
@@ -192,6 +199,7 @@ class _Work:
         about: dict[str, Any] = {
             "errors": len(self.errors), "kinds": self.kinds, "classes": classes_of(named, worker.model),
             "gaps": [m for m in worker.job.methods if any(r.get(f"gap_{m}") is not None for r in self.records)],
+            "signed": [m for m in worker.job.methods if self._below(m)],
             "failed": sum(record.get("error") is not None for record in self.records),
             "explained": {
                 label: sum(r.get(f"values_{label}") is not None or r.get(f"shape_{label}") is not None

@@ -143,7 +143,7 @@ def summarize(
     check_choice("unit", unit, ("word", "token"))
     check_count("bound", bound)
     check_count("rows", rows)
-    stream = _Stream(run.methods, bound, rows, run.classes, each)
+    stream = _Stream(run.methods, bound, rows, run.classes, run.signed, each)
     for block in blocks(run, unit):
         stream.add(block)
     if not stream.rows:
@@ -155,7 +155,7 @@ class _Stream:
     """The state of the pass."""
 
     def __init__(
-        self, methods: Sequence[str], bound: int, rows: int, known: Collection[str],
+        self, methods: Sequence[str], bound: int, rows: int, known: Collection[str], signed: Collection[str],
         each: Callable[[list[int], Array], None] | None,
     ) -> None:  # fmt: skip
         self.methods, self.known, self.each = list(methods), known, each
@@ -163,7 +163,7 @@ class _Stream:
         self.rows = self.labelled = self.wrong = 0
         self.strange = Counts(3)  # labels that are no class of the model
         self.classes, self.predictions, self.kinds = Counts(), Counts(), Counts()
-        self.signed: list[bool] | None = None
+        self.signed = [method in signed for method in methods]
         self.vocabulary = Vocabulary(len(methods), bound)
         self.aside, self.chance = Moments((len(methods),)), Moments((len(methods),))
         self.agreement = Moments((len(self.pairs),))
@@ -181,8 +181,6 @@ class _Stream:
         self.predictions.add(str(row["prediction"]) for row in about if row["prediction"] is not None)
         self._add_labels(about)
         self._add_gaps(block.gaps, about)
-        if self.signed is None:
-            self.signed = [bool((own < 0).any()) for own in block.values]
         shares, aside = shares_of(block)
         self.aside.add(aside)
         self._add_agreement(block, shares, about)
@@ -210,7 +208,7 @@ class _Stream:
         self.extremes["gaps"].add(np.where(np.isnan(gaps), -np.inf, gaps).max(0), about)
 
     def _add_agreement(self, block: Block, shares: Array, about: list[dict[str, Any]]) -> None:
-        signed, rows, plain = self.signed or [], len(block), ~block.special
+        signed, rows, plain = self.signed, len(block), ~block.special
         by_pair = [
             common(shares[i], shares[j], block.owner, rows, plain, signed[i] and signed[j]) for i, j in self.pairs
         ]
@@ -245,7 +243,7 @@ class _Stream:
         )}  # fmt: skip
         return Summary(
             methods, unit if kind == "text" else kind, self.rows, self.classes.found, self.predictions.found,
-            self.labelled, self.wrong, dict(zip(methods, self.signed or [], strict=True)),
+            self.labelled, self.wrong, dict(zip(methods, self.signed, strict=True)),
             {m: self.aside.at(i) for i, m in enumerate(methods)},
             {(methods[i], methods[j]): self.agreement.at(k) for k, (i, j) in enumerate(self.pairs)},
             {m: self.chance.at(i) for i, m in enumerate(methods)}, dict(zip(methods, self.gaps, strict=True)),
