@@ -308,6 +308,24 @@ def test_a_model_that_fails_on_some_rows(tmp_path: Path) -> None:
     assert len(run) == 40 - len(refused)
 
 
+@pytest.mark.parametrize("size", [1e5, 1e-9], ids=["too large", "nothing left"])
+@pytest.mark.parametrize("shape", [(2,), (1, 2)], ids=["features", "maps"])
+def test_values_that_half_precision_cannot_hold_are_an_error(
+    size: float, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 1, bias=False))
+    model[1].weight = torch.nn.Parameter(torch.ones(1, 2))
+    data = [{"inputs": (torch.tensor([a, 2.0]).view(shape) * b).tolist()} for a, b in ((1, 1), (1, size), (0, 0))]
+    how: dict[str, Any] = {"methods": ["input_x_gradient", "gradient"], "out": tmp_path / "run"}
+    with pytest.warns(whence.WhenceWarning, match="1 rows could not be explained, or not by every method"):
+        run = whence.run(model, data, dtype="float16", **how)
+    (error,) = run.errors()
+    assert (error["row"], error["method"]) == (1, "input_x_gradient")
+    assert re.search(r'(?s)do not fit into float16: .*2e[+-]\d+\..*dtype="float32"', error["error"])
+    assert [a.values.flatten().tolist() for a in run] == [[1.0, 2.0], [0.0, 0.0]]
+    assert len(run["gradient"]) == 3
+
+
 def test_rows_with_errors_are_tried_again_if_asked(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", 24)
     with pytest.warns(whence.WhenceWarning, match="rows could not"):

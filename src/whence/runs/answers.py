@@ -105,22 +105,37 @@ def facts(a: Attribution) -> list[dict[str, Any]]:
     return found
 
 
-def answers(a: Attribution, label: str, dtype: str) -> list[tuple[dict[str, Any], Tensor | None]]:
-    """A method's own columns for each row, and its map where the values are more than a list."""
+def answers(a: Attribution, label: str, dtype: str) -> list[tuple[dict[str, Any], Tensor | InputError | None]]:
+    """A method's own columns for each row, and its map where the values are more than a list; or why it has none."""
     values, real = a.values.detach().cpu(), _real(a)
     gaps, starts = (None if t is None else t.double().tolist() for t in (a.gap, a.baseline_value))
     kind = torch.float16 if dtype == "float16" else torch.float32
-    found = []
+    found: list[tuple[dict[str, Any], Tensor | InputError | None]] = []
     for i in range(len(a)):
         own: dict[str, Any] = {f"gap_{label}": None if gaps is None else gaps[i]}
         own[f"baseline_score_{label}"] = None if starts is None else starts[i]
         row = values[i] if real is None else values[i][real[i]]
+        if not _fits(row, kind):
+            found.append(({}, _too_far(row, dtype)))
+            continue
         row = row.to(kind)
         whole = row.dim() > 1
         own[f"shape_{label}"] = list(row.shape) if whole else None
         own[f"values_{label}"] = None if whole else np.atleast_1d(row.numpy())
         found.append((own, row.contiguous() if whole else None))
     return found
+
+
+def _fits(values: Tensor, kind: torch.dtype) -> bool:
+    """Whether values are still finite as numbers of another kind, and not all of them nothing."""
+    stored = values.to(kind)
+    return bool((stored.isfinite() | ~values.isfinite()).all()) and bool(stored.any()) == bool(values.any())
+
+
+def _too_far(values: Tensor, dtype: str) -> InputError:
+    told = f"The values do not fit into {dtype}: the largest magnitude is {float(values.abs().max()):.3g}."
+    way = 'Run with dtype="float32" (--dtype float32).' if dtype == "float16" else "Scale the model's output."
+    return InputError(f"{told}\n  {way}")
 
 
 def warned(a: Attribution, label: str) -> list[list[str]]:

@@ -159,7 +159,9 @@ class _Work:
                 record.setdefault(name, value)
             record.update(columns)
             record.setdefault("warnings", []).extend(texts)
-            if values is not None:
+            if isinstance(values, Exception):
+                self._fail(row.place, values, label)
+            elif values is not None:
                 self.maps[f"{record['row']}/{label}"] = values
 
     def _measure(self, rows: list[Row]) -> None:
