@@ -124,6 +124,12 @@ def damaged_manifest(folder: Path) -> dict[str, Any]:
     return {"data": written(folder / "rows.jsonl", 8), "out": folder / "run"}
 
 
+def foreign_plan(folder: Path) -> dict[str, Any]:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "plan.jsonl").write_text("for the holidays")
+    return {"data": written(folder / "rows.jsonl"), "out": folder / "mine"}
+
+
 def foreign_folder(folder: Path) -> dict[str, Any]:
     (folder / "run" / "out").mkdir(parents=True)
     (folder / "run" / "out" / "precious.parquet").write_text("mine")
@@ -183,7 +189,8 @@ REFUSED: list[tuple[Callable[[Path], dict[str, Any]], type[Exception], str]] = [
     (of_rows(model="./no/such/folder"), whence.FileError, "There is no folder"),
     (out_is_a_file, whence.FileError, "cannot write .*out"),
     (damaged_manifest, whence.FileError, "is not the manifest of a run"),
-    (foreign_folder, whence.FileError, "has files in out/ .*precious.parquet"),
+    (foreign_folder, whence.FileError, "has out/precious.parquet, but no manifest"),
+    (foreign_plan, whence.FileError, "has plan.jsonl, but no manifest"),
 ]
 
 

@@ -260,3 +260,41 @@ def test_a_shard_that_was_set_aside_is_no_row_with_an_error(tmp_path: Path, caps
     out, err = capsys.readouterr()
     assert "16 of 24 rows explained, 0 with errors, 1 of 3 shards missing" in out
     assert "the first error, in rows 8 to 15: it died" in err
+
+
+# ---- runs and other files in one folder ----
+
+
+def test_files_of_the_user_s_beside_a_run_stay(tmp_path: Path) -> None:
+    """The run's folder may hold the data: `whence run --data data/train.jsonl --out .`"""
+    (tmp_path / "data" / "raw").mkdir(parents=True)
+    mine = ["data/train.jsonl", "data/test.jsonl", "data/rows-1.parquet", "data/notes.tmp", "notes.tmp", ".x.tmp"]
+    for name in mine:
+        written(tmp_path / name, 8)
+    unfinished = tmp_path / "out" / ".part-00000.parquet-123-0123abcd.tmp"
+    for _ in range(2):
+        unfinished.parent.mkdir(exist_ok=True)
+        run = run_of(tmp_path / "data" / "train.jsonl", tmp_path)
+        assert len(run) == 8
+        assert all((tmp_path / name).exists() for name in mine)
+        assert not unfinished.exists()
+        unfinished.write_text("cut")
+
+
+@pytest.mark.parametrize("data", ["", "**/*.jsonl", "*.jsonl"])
+@pytest.mark.parametrize("out", ["run", "."])
+def test_what_runs_wrote_into_the_folder_of_the_data_is_no_data(data: str, out: str, tmp_path: Path) -> None:
+    written(tmp_path / "rows.jsonl", 8)
+    for name in (out, out, "second", "deeper/third"):
+        run = run_of(tmp_path / data, tmp_path / name)
+        assert (len(run), len(run.manifest["data"])) == (8, 1)
+    assert len(run_of(tmp_path / out / "out", tmp_path / "of parts", columns={"inputs": "values_gradient"})) == 8
+
+
+def test_a_run_in_its_folder_of_images_goes_on(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a.png", "b.png"):
+        image.new("L", (28, 28), 99).save(tmp_path / name)
+    for _ in range(2):
+        run = whence.run("zoo:fashion-cnn", tmp_path, methods=["gradient"], out=tmp_path / "run")
+        assert len(run) == 2

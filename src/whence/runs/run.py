@@ -22,7 +22,7 @@ from whence.runs.opened import Run
 from whence.runs.plan import Shard
 from whence.runs.reading import Reader
 from whence.runs.shard import Worker
-from whence.runs.sources import found
+from whence.runs.sources import SPOOL, SPOOLED, found
 from whence.runs.storage import Storage, is_local, library, storage_of
 from whence.util.checks import check_choice, check_count, not_allowed
 from whence.util.progress import bar
@@ -115,23 +115,29 @@ def _begun(storage: Storage, job: Job, data: Any, model: str, shard_rows: int | 
     """The shards of this run, new or begun before: then it must be the same run."""
     old = manifests.read(storage)
     rows = shard_rows or (old or {"of": {}})["of"].get("shard_rows", plan.SHARD_ROWS)
-    for folder in ("out", "errors", spool.FOLDER, ""):
+    for folder in ("out", "errors", SPOOL, ""):
         storage.clean(folder)
     sources, shards = plan.planned(_files(storage, data), rows)
     new = manifests.manifest_of(job, model, sources, len(shards), rows)
     if old is not None and old["fingerprint"] != new["fingerprint"] and storage.names("out"):
         _drop_spooled(storage, old)
         manifests.check(old, new, storage.address)
-    if old is None and (foreign := storage.names("out")):
-        raise FileError(
-            f"{storage.address} has files in out/ ({sorted(foreign)[0]}), but no manifest.json.\n  Give another folder."
-        )
+    _check_new(storage, old)
     _drop_strays(storage, shards)
     _drop_spooled(storage, new)
-    plan.write(storage, shards)
     if old is None or old != new:
         manifests.write(storage, new)
+    plan.write(storage, shards)
     return shards, new["fingerprint"]
+
+
+def _check_new(storage: Storage, old: Mapping[str, Any] | None) -> None:
+    """A folder that is no run's has nothing in the places of a run's files."""
+    if old is not None:
+        return
+    foreign = [f"out/{name}" for name in sorted(storage.names("out"))] or [plan.FILE] * storage.exists(plan.FILE)
+    if foreign:
+        raise FileError(f"{storage.address} has {foreign[0]}, but no manifest.json of a run.\n  Give another folder.")
 
 
 def _as_before(job: Job, old: Mapping[str, Any] | None) -> Job:
@@ -163,7 +169,7 @@ def _files(storage: Storage, data: Any) -> list[tuple[str, str]]:
         place = os.fspath(data)
         whole = os.path.abspath(os.path.expanduser(place))
         try:
-            return found(place)
+            return found(place, storage.address)
         except FileError:
             if is_local(place) and spool.is_images(whole):
                 return spool.spooled(storage, spool.images(whole))
@@ -201,10 +207,11 @@ def _drop_strays(storage: Storage, shards: list[Shard]) -> None:
 
 
 def _drop_spooled(storage: Storage, manifest: Mapping[str, Any]) -> None:
-    """Remove rows that were written down and are not of this run."""
+    """Remove rows that a run wrote down here and that are not of this one; the folder may have files of the user's."""
     known = {os.path.basename(source["path"]) for source in manifest["data"]}
-    for name in storage.names(spool.FOLDER) - known:
-        storage.remove(f"{spool.FOLDER}/{name}")
+    for name in storage.names(SPOOL) - known:
+        if SPOOLED.fullmatch(name):
+            storage.remove(f"{SPOOL}/{name}")
 
 
 def _finish(storage: Storage, outcomes: Iterator[Outcome], shards: list[Shard], progress: bool | None) -> None:

@@ -8,9 +8,11 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from whence.errors import FileError, InputError
@@ -18,6 +20,9 @@ from whence.runs.storage import is_local, library, opened
 
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SPOOL = "data"  # the folder of a run for rows that were in no file
+SPOOLED = re.compile(r"rows-\d{5,}-[0-9a-f]{16}\.parquet")  # and its files
+_PLAN = "plan.jsonl"
 LONGEST = 1 << 26  # bytes of one record of a CSV file: a quotation mark that nobody closes reads to the end
 _STEP = 1 << 20
 
@@ -45,16 +50,22 @@ class Mark:
     line: int = 1
 
 
-def found(data: str) -> list[tuple[str, str]]:
-    """The files that a path, a folder, a glob or a URL names, each with its kind, in order."""
+def found(data: str, out: str = "") -> list[tuple[str, str]]:
+    """The files that a path, a folder, a glob or a URL names, each with its kind, in order.
+
+    What runs wrote into the folder, this one in `out` and others, is no data.
+    """
     if is_local(data):
         data = os.path.abspath(os.path.expanduser(data))
         if os.path.isdir(data):
-            names = _in_folder(data)
+            names = _without_runs(_in_folder(data), data, out)
+        elif os.path.exists(data):
+            names = [data]
         else:
-            names = [data] if os.path.exists(data) else sorted(filter(os.path.isfile, glob.glob(data, recursive=True)))
+            names = sorted(filter(os.path.isfile, glob.glob(data, recursive=True)))
+            names = _without_runs(names, os.path.dirname(data.partition("*")[0]) if "**" in data else None, out)
     else:
-        names = _remote(data)
+        names = _remote(data, out)
     if not names:
         raise FileError(f"There is no data at {data!r}.\n  Give a file, a folder, or a glob such as 'rows/*.jsonl'.")
     return [(name, kind_of(name)) for name in names]
@@ -89,6 +100,25 @@ def _in_folder(folder: str) -> list[str]:
     return sorted(name for name in names if _is_rows(name))
 
 
+def _without_runs(names: list[str], root: str | None, out: str, there: Container[str] | None = None) -> list[str]:
+    """Files that no run wrote which lies in the folder `root`; `there` is what exists, if that is known."""
+
+    @cache
+    def is_run(folder: str) -> bool:
+        own = [f"{folder}/{name}" for name in ("manifest.json", _PLAN)]
+        return folder == out or all(os.path.exists(name) if there is None else name in there for name in own)
+
+    def is_written(name: str) -> bool:
+        folder, base = os.path.split(name)
+        whole, part = os.path.split(folder)
+        inner = part in ("out", "errors") or (part == SPOOL and SPOOLED.fullmatch(base) is not None)
+        return (base == _PLAN and is_run(folder)) or (
+            inner and root is not None and f"{whole}/".startswith(f"{root.rstrip('/')}/") and is_run(whole)
+        )
+
+    return [name for name in names if not is_written(name)]
+
+
 def _is_rows(name: str) -> bool:
     base = os.path.basename(name)
     return not base.startswith((".", "_")) and os.path.splitext(base)[1].lower() in KINDS
@@ -102,13 +132,16 @@ def _text(path: str) -> str:
         raise FileError(f"{path!r} cannot be read: {error}.") from None
 
 
-def _remote(data: str) -> list[str]:
+def _remote(data: str, out: str) -> list[str]:
     fs, path = opened(data)
     try:
         if any(mark in path for mark in "*?["):
             names = sorted(fs.glob(path))
         elif fs.isdir(path):
-            names = sorted(name for name in fs.find(path) if _is_rows(name))
+            every = fs.find(path)
+            names = sorted(name for name in every if _is_rows(name))
+            own = "" if is_local(out) else opened(out)[1]
+            names = _without_runs(names, fs._strip_protocol(path), own, set(every))
         else:
             names = [path] if fs.exists(path) else []
     except Exception as error:  # each store has errors of its own

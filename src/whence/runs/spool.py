@@ -10,10 +10,9 @@ from itertools import islice
 from typing import Any
 
 from whence.errors import InputError
-from whence.runs.sources import IMAGES, digest_of
+from whence.runs.sources import IMAGES, SPOOL, digest_of
 from whence.runs.storage import Storage, library
 
-FOLDER = "data"
 _ROWS = 4096  # of one file: they are held in memory until it is written
 
 
@@ -46,7 +45,7 @@ def spooled(storage: Storage, rows: Iterable[Any]) -> list[tuple[str, str]]:
     arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
     stream, count = iter(rows), 0
     found: list[tuple[str, str]] = []
-    there = storage.names(FOLDER)
+    there = storage.names(SPOOL)
     while some := [_row(item, count + i) for i, item in enumerate(islice(stream, _ROWS))]:
         names = list(dict.fromkeys(name for row in some for name in row))
         try:
@@ -66,8 +65,8 @@ def spooled(storage: Storage, rows: Iterable[Any]) -> list[tuple[str, str]]:
         digest = hashlib.sha256(out.getvalue()).hexdigest()[:16]
         name = f"rows-{len(found):05d}-{digest}.parquet"
         if name not in there:
-            storage.put(f"{FOLDER}/{name}", out.getvalue())
-        found.append((storage.path(f"{FOLDER}/{name}"), "parquet"))
+            storage.put(f"{SPOOL}/{name}", out.getvalue())
+        found.append((storage.path(f"{SPOOL}/{name}"), "parquet"))
         count += len(some)
     if not found:
         raise InputError("The data set is empty.\n  Give at least one row.")

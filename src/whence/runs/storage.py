@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 from whence.errors import FileError, ParameterError
 from whence.util.libraries import imported
 
-TEMPORARY = ".tmp"  # how the names of unfinished files end
+_UNFINISHED = re.compile(r"\..+-\d+-[0-9a-f]{8}\.tmp")  # the names that `_put` gives
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Storage:
         """Remove what an interrupted process left unfinished."""
         if self.local:
             for name in self.names(folder):
-                if name.endswith(TEMPORARY):
+                if _UNFINISHED.fullmatch(name):
                     self.remove(f"{folder}/{name}")
 
 
@@ -121,7 +122,7 @@ def _told(path: str, what: str) -> Iterator[None]:
 def _put(place: Path, content: bytes) -> None:
     """Write, sync, rename, and sync the folder that has the name."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+    beside = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as file:
             file.write(content)
