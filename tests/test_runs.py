@@ -272,6 +272,29 @@ def test_names_of_columns_are_read_behind_a_mark_and_empty_lines(before: bytes, 
     assert [a.units for a in run] == [[["a,\r\n1", "b"]]] * 2
 
 
+def test_data_sets_of_torch_are_rows_and_labels(tmp_path: Path) -> None:
+    x, labels = torch.randn(5, 2, generator=torch.Generator().manual_seed(0)), [0, 1, 1, 0, 1]
+    data = torch.utils.data.TensorDataset(x, torch.tensor(labels))
+    pairs = [(row.numpy(), np.int64(label)) for row, label in zip(x, labels, strict=True)]
+    for name, given in (("set", data), ("pairs", pairs)):
+        run = whence.run(torch.nn.Linear(2, 2), given, methods=["gradient"], out=tmp_path / name)
+        assert run.to_arrow("label")["label"].to_pylist() == list(map(str, labels))
+
+
+def test_data_frames_may_miss_entries_and_hold_dates(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"text": ["a warm film", None, "dull"], "label": [1, 0, None], "id": ["x", None, "z"], "n": [1, 2, 3]}
+    )
+    frame["day"] = pandas.to_datetime(["2020-01-01", None, "2021-01-01"])
+    frame["n"] = frame["n"].astype("Int64").where([True, False, True])
+    with pytest.warns(whence.WhenceWarning, match="The first of them, row 1: The row's text is NoneType"):
+        run = whence.run("zoo:sentiment", frame, methods=["gradient"], out=tmp_path / "run")
+    assert run.to_arrow(["row", "label", "id"]).to_pylist() == [
+        {"row": 0, "label": "positive", "id": "x"}, {"row": 2, "label": None, "id": "z"},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
 def test_data_frames_are_rows(kind: str, tmp_path: Path) -> None:
     library = pytest.importorskip(kind)

@@ -183,10 +183,19 @@ def _files(storage: Storage, data: Any) -> list[tuple[str, str]]:
 def _records(data: Any) -> Any:
     """The rows of a data frame, which itself gives its columns; anything else as it is."""
     if hasattr(data, "itertuples") and hasattr(data, "columns"):  # pandas
-        return (dict(zip(data.columns, row, strict=True)) for row in data.itertuples(index=False, name=None))
+        rows = data.itertuples(index=False, name=None)
+        return ({n: None if _is_missing(v) else v for n, v in zip(data.columns, row, strict=True)} for row in rows)
     if hasattr(data, "iter_rows"):  # polars
         return data.iter_rows(named=True)
-    return (row for batch in data.to_batches() for row in batch.to_pylist()) if hasattr(data, "to_batches") else data
+    if hasattr(data, "to_batches"):  # Arrow
+        return (row for batch in data.to_batches() for row in batch.to_pylist())
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Iterable)
+    return (data[i] for i in range(len(data))) if by_number else data  # as torch's data sets
+
+
+def _is_missing(value: Any) -> bool:
+    """What pandas has where there is nothing: NaN, NaT or NA."""
+    return (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in ("NaTType", "NAType")
 
 
 def _drop_strays(storage: Storage, shards: list[Shard]) -> None:

@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -99,8 +101,10 @@ def _row(item: Any, number: int) -> dict[str, Any]:
         return {"text": item}
     if isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item):
         return {"text": item[0], "second": item[1]}
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], int):
-        return {**_row(item[0], number), "label": item[1]}
+    if isinstance(item, tuple) and len(item) == 2:
+        label = item[1].tolist() if hasattr(item[1], "tolist") else item[1]
+        if isinstance(label, int):
+            return {**_row(item[0], number), "label": label}
     if hasattr(item, "save") and hasattr(item, "convert"):  # a PIL image
         return {"image": _plain(item, number)}
     if isinstance(item, os.PathLike):
@@ -121,6 +125,6 @@ def _plain(value: Any, number: int) -> Any:
         return [_plain(item, number) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if value is None or isinstance(value, str | bytes | int | float | bool):
+    if value is None or isinstance(value, str | bytes | int | float | bool | date | time | Decimal):
         return value
     raise InputError(f"Row {number} holds {type(value).__name__}, which cannot be written down.\n  Give plain values.")
