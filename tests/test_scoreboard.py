@@ -95,6 +95,20 @@ def test_intervals_and_bands_stay_within_what_a_metric_can_be(sentiment: Any) ->
     assert logits["attnlrp", "insertion"].high > 1  # a logit has no range
 
 
+def test_the_interval_of_a_pointing_game_with_ties_is_one_of_shares() -> None:
+    """A map of equal values is a hit by chance, so that rows are no longer yes and no, and Wilson's does not apply."""
+    images = torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(2))
+    masks, maps = torch.zeros(5, 6, 6), torch.zeros(5, 6, 6)
+    masks[:, :3] = 1
+    maps[:2, 0, 0] = maps[2:4, 5, 5] = 1  # two hits, two misses, and a map that is 0 everywhere
+    board = whence.evaluate(
+        image_model(), images, methods={"given": lambda m, x, t: maps[: len(x)]}, metrics=["pointing_game"],
+        masks=masks, controls=False,
+    )  # fmt: skip
+    score = board["given", "pointing_game"]
+    assert (score.low, score.value, score.high) == (0, 0.5, 1)
+
+
 def test_rationales_by_words(sentiment: Any) -> None:
     """The marked word is the highest one: F1 with k words is 2 / (k + 1); the score of a word is its best piece's."""
     text = texts()[0]["text"]

@@ -58,16 +58,21 @@ def page(entry: Entry[Any]) -> str:
     )  # fmt: skip
 
 
+def _reach(low: float | None, high: float | None) -> str:
+    """What no value can pass, in words."""
+    lowest, highest = (str(end).replace("-", "−") for end in (low, high))
+    if low is None:
+        return "" if high is None else f", at most {highest}"
+    return f", at least {lowest}" if high is None else f", between {lowest} and {highest}"
+
+
 def _facts(entry: Entry[Any]) -> str:
     facts = entry.facts
-    low, high = facts.get("within", (None, None))
-    reach = (
-        ""
-        if low is None and high is None
-        else f", within {'−∞' if low is None else low} and {'∞' if high is None else high}"
-    )
     needs = [NEEDS.get(need, need) for need in facts.get("needs", ())] + ([OF[facts["of"]]] if "of" in facts else [])
-    told = [f"**Better:** {facts['better']}{reach}", f"**Paper:** {paper(entry.paper)}"]
+    told = [
+        f"**Better:** {facts['better']}{_reach(*facts.get('within', (None, None)))}",
+        f"**Paper:** {paper(entry.paper)}",
+    ]
     told += [f"**Needs:** {', '.join(needs)}"] if needs else []
     removed = ", ".join(f'`"{one}"`' for one in facts.get("operators", ()))
     told += (

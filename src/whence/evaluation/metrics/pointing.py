@@ -18,6 +18,7 @@ from whence.registry import Bounds
     order=110,
     paper="Zhang et al. 2018, arXiv:1608.00507",
     better="higher",
+    within=(0, 1),
     of="images",
     needs=("mask",),
     proportion=True,

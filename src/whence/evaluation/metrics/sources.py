@@ -49,6 +49,7 @@ def source_ablation(view: View, *, k: Any = (1, 3, 5), sources: str = "sentences
     order=15,
     paper=f"{_PAPER}; Park et al. 2023, arXiv:2303.14186",
     better="higher",
+    within=(-1, 1),
     operators=("delete", "mean"),
 )
 def linear_datamodelling_score(
