@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
 from reproductions.__main__ import main, names
+from reproductions.league_table.fields import FIELDS
 from reproductions.movie_rationales.run import ceiling, marked_words
+from reproductions.property_table.run import told
 from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report
 from reproductions.texts import reviews, runs
 
@@ -38,6 +42,26 @@ def test_each_has_a_verdict_and_results(name):
     for link in re.findall(r"\]\(([\w./-]+\.(?:png|svg|csv|md))\)", told):
         assert (ROOT / name / link).is_file(), link
     assert f"({name}/README.md)" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("field", [field.name for field in FIELDS])
+def test_the_league_tables_intervals_are_within_what_a_metric_can_be(field):
+    with (ROOT / "league_table" / f"{field}_intervals.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) > 100
+    for line in lines:
+        least, most = whence.metrics[line["metric"]].facts.get("within") or (None, None)
+        assert least is None or not float(line["low"]) < least, line
+        assert most is None or not float(line["high"]) > most, line
+
+
+def test_the_property_table_counts_stated_entries_only():
+    entry = SimpleNamespace
+    held, apart = entry(stated="yes", against=()), entry(stated="yes", against=())
+    known, unstated = entry(stated="yes", against=("x",)), entry(stated="", against=("x",))
+    found = told([held, apart, known, unstated], [apart])
+    assert found.startswith("Of 3 entries that the papers state, 2 come out")
+    assert "is known of 1 more of them, and of 1 that no paper states" in found
 
 
 def test_what_must_hold_stops_a_run(tmp_path):

@@ -56,12 +56,8 @@ def _textbook(report: Report) -> None:
         apart += [entry for entry in mine if entry.stated and {entry.stated, entry.measured} == {"yes", "no"}]
     heads = list(dict.fromkeys(entry.property for entry in entries))
     report.table("textbook", ["method", *heads], rows, "Each cell: what the papers state / what was measured.")
-    stated = sum(bool(entry.stated) for entry in entries)
     beyond = [entry for entry in entries if entry.against]
-    report.say(
-        f"Of {stated} entries that the papers state, {len(apart)} are contradicted on the papers' own functions; for "
-        f"{len(beyond)} more a counter-example is known elsewhere:"
-    )
+    report.say(told(entries, apart))
     report.table(
         "witnesses", ["method", "property", "stated", "counter-example"],
         [[e.method, e.property, e.stated or "–", e.where] for e in apart]
@@ -72,6 +68,17 @@ def _textbook(report: Report) -> None:
     held = {(entry.method, entry.property): entry.measured for entry in entries}
     report.must("integrated gradients sum up on the toys", held["integrated_gradients", "completeness"] == "yes")
     report.must("plain gradients miss a saturated input", held["gradient", "sensitivity_a"] == "no")
+
+
+def told(entries: list[Any], apart: list[Any]) -> str:
+    """How many of the stated entries come out, and of how many a counter-example is known elsewhere."""
+    stated = sum(bool(entry.stated) for entry in entries)
+    beyond = [bool(entry.stated) for entry in entries if entry.against]
+    return (
+        f"Of {stated} entries that the papers state, {stated - len(apart)} come out on the papers' own functions. A "
+        f"counter-example elsewhere is known of {sum(beyond)} more of them, and of {beyond.count(False)} that no paper "
+        "states:"
+    )
 
 
 def _measured(report: Report, name: str, given: Callable[[], Any], methods: tuple[str, ...]) -> None:
