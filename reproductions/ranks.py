@@ -37,13 +37,15 @@ def verdicts(board: Any, metrics: Sequence[str] | None = None) -> str:
         found = leaders(board, metric)
         best = board.best(metric)
         others = [name for name in found if name != best]
-        beside = f"; not told from it: {', '.join(others)}" if others else ", told from all others"
+        beside = (
+            f"; not distinguishable from it: {', '.join(others)}" if others else ", distinguishable from all others"
+        )
         lines.append(f"- {metric}: the best is {best}{beside}.")
     return "\n".join(lines)
 
 
 def better(scores: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], seed: int = 0) -> np.ndarray[Any, Any]:
-    """Whether method a is told to be better than method b, (a, b); all pairs are tested together."""
+    """Whether method a is shown to be better than method b, (a, b); all pairs are tested together."""
     count = scores.shape[1]
     mean = weights @ scores / weights.sum()
     found = np.zeros((count, count), bool)
@@ -57,8 +59,8 @@ def better(scores: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], seed: in
 def ranks(scores: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], seed: int = 0) -> list[tuple[int, int, int]]:
     """Each method's rank, and the lowest and highest that it may have, of scores (rows, methods), more is better.
 
-    A method may have any rank from one more than the methods that are told to be better, to the number of methods less
-    those that are told to be worse; all pairs are tested together (Mogstad et al. 2024): with 95 % confidence all
+    A method may have any rank from one more than the methods that are shown to be better, to the number of methods less
+    those that are shown to be worse; all pairs are tested together (Mogstad et al. 2024): with 95 % confidence all
     methods' ranks lie in their sets.
     """
     count = scores.shape[1]

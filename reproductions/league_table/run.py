@@ -155,7 +155,7 @@ def _agreement(board: Any, columns: dict[str, list[str]], standing: dict[str, St
     better = ranks.better(scores, np.ones(len(scores)))
     above = [m for m in names if better[lines.index(m), lines.index("random")]]
     return (
-        f"Told to be more faithful than random: {len(above)} of {len(names)} methods"
+        f"Shown to be more faithful than random: {len(above)} of {len(names)} methods"
         f"{_except(names, above)}. How alike faithfulness metrics rank the methods: Kendall's τ {each.mean():.2f} on "
         f"average, least for {' and '.join(least[1])} ({least[0]:.2f}). "
         f"Rank correlation of faithfulness and plausibility: {alike:.2f}."

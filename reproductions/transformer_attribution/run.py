@@ -246,7 +246,7 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
     heads = ["method", "the map prefers its class's item", "correlation of the two maps"]
     report.table("two_classes", heads, rows, f"{len(pixels)} images with items of two classes. First: how often the "
                  "map's mean over the item of the explained class is higher than over the other item; 0.5 is chance, "
-                 "and what a method gets that does not hear the class. Bootstrap-t intervals over images; none where "
+                 "and what a method gets that ignores the class. Bootstrap-t intervals over images; none where "
                  "all are alike.")  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Choice:
     low: float  # of its 95 % interval; NaN where the rows allow none
     high: float
     seconds: float  # of explaining one row
-    tied: bool  # it cannot be told from the best on these rows
+    tied: bool  # it cannot be told apart from the best on these rows
     beats_random: bool
 
 
@@ -59,7 +59,7 @@ class Recommendation:
 
     @property
     def best(self) -> str | None:
-        """The cheapest of those which beat random and cannot be told from the most faithful; None if there is none."""
+        """The cheapest of those that beat random and cannot be told apart from the best; None if there is none."""
         good = [c for c in self.ranking if c.tied and c.beats_random]
         return min(good, key=lambda c: c.seconds).method if good else None
 

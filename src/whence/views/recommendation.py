@@ -17,7 +17,7 @@ def advice(r: Recommendation) -> str:
     here = "On this row" if r.rows == 1 else f"On these {r.rows} rows"
     if r.best is None:
         more = f" Give at least {FEW} different rows." if r.rows < FEW else ""
-        return f"{here} no method can be told from the random control: there is nothing to recommend.{more}"
+        return f"{here} no method can be told apart from the random control: there is nothing to recommend.{more}"
     tied = [c.method for c in r.ranking if c.tied and c.beats_random]
     if len(tied) == 1:
         return f"Take {r.best}: {here.lower()} it is the most faithful, beyond the noise."

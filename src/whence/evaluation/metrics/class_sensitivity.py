@@ -20,7 +20,7 @@ from whence.util.stats import correlation, spearman
     within=(-1, 1),
 )
 def class_sensitivity(view: View, *, classes: Annotated[int, Bounds(low=1)] = 3, ranks: bool = True) -> Asking:
-    """Mean correlation of φ with φ of other classes: 1 for a method that does not hear which class it explains.
+    """Mean correlation of φ with φ of other classes: 1 for a method that ignores which class it explains.
 
     The others are those with the highest scores, at most `classes` of them; a model of one score has none. `ranks` is
     Spearman's correlation, else Pearson's.

@@ -1,4 +1,4 @@
-"""Whether an explanation hears of what the labels were (Adebayo et al. 2018)."""
+"""Whether an explanation depends on what the labels were (Adebayo et al. 2018)."""
 
 from __future__ import annotations
 

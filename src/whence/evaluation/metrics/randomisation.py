@@ -1,4 +1,4 @@
-"""Whether an explanation hears of the weights at all (Adebayo et al. 2018)."""
+"""Whether an explanation depends on the weights at all (Adebayo et al. 2018)."""
 
 from __future__ import annotations
 
