@@ -75,6 +75,19 @@ def test_formulas_are_mathml(kind: str) -> None:
         assert convert(str(own["formula"]), as_block=True).startswith("<math")
 
 
+def test_the_reference_shows_every_argument_of_what_is_called() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from builder.api import pages
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    written = dict(pages())
+    assert all(f"autofunction:: whence.{kind}(name: str, *, paper" in written["api/extending.md"]
+               for kind in ("method", "metric"))  # fmt: skip
+    block = written["api/captum.md"].split("whence.captum.IntegratedGradients\n")[1].split("```")[0]
+    assert ":members: attribute\n   :undoc-members:" in block
+
+
 def test_every_page_is_in_the_menu() -> None:
     docs = ROOT / "docs"
     menus = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(encoding="utf-8"), re.S)
@@ -176,6 +189,8 @@ def test_everything_has_a_page_and_short_names_lead_to_it(site: Path) -> None:
     links = set(parsed(site / "index.html").links)
     assert {"methods/deeplift.html", "metrics/comprehensiveness.html", "axioms/symmetry.html"} <= links
     assert "api/functions.html#whence.evaluate" in links
+    functions = (site / "api" / "functions.html").read_text(encoding="utf-8")
+    assert "baseline</span>" in functions.split('id="whence.explain"')[1].split("</dt>")[0]  # its own arguments
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import whence
 import whence.captum
@@ -29,6 +31,18 @@ BEHIND = {  # what public names hand to an extension, or give back
                   "whence.evaluation.axioms.table.Finding", "whence.subject.named_baselines.Neutral",
                   "whence.subject.neurons.Neuron", "whence.adapters.answers.Span", "whence.adapters.answers.Contrast"),
 }  # fmt: skip
+GUIDES = {  # where a function's arguments are explained one by one
+    "whence.explain": "[what each argument takes](../explain.md), [which methods there are](../methods/index.md)",
+    "whence.load": "[tasks, inputs and targets](../inputs.md)",
+    "whence.wrap": "[a model class of your own](../howto/own_model.md)",
+    "whence.compare": "[pictures, pages and files](../results.md)",
+    "whence.evaluate": "[evaluation](../evaluation.md), [which metrics there are](../metrics/index.md)",
+    "whence.recommend": "[what it promises](../evaluation.md#recommendation)",
+    "whence.axioms": "[axioms, measured](../axioms.md)",
+    "whence.run": "[data sets](../scale.md)",
+    "whence.open": "[reading a run](../runs.md)",
+    "whence.diff": "[two runs compared](../runs.md#two-runs-compared)",
+}
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -81,12 +95,21 @@ def _block(name: str) -> str:
         shown = issubclass(value, BaseException)
         lines = [f".. autoclass:: {name}", "   :show-inheritance:"]
         lines += [] if shown else [f"   :members: {members}".rstrip()]
+        lines += ["   :undoc-members:"] if members else []  # what it does is said of the class
         lines += ["   :no-index:"] if name == "whence.captum.Attribution" else []  # the name means whence.Attribution
+    elif inspect.ismethod(value):  # of a registry: autodoc would leave its first argument out
+        lines = [f".. autofunction:: {name}{_signature(value)}"]
     elif callable(value):
         lines = [f".. autofunction:: {name}"]
     else:
         lines = [f".. autodata:: {name}", "   :no-value:"]
-    return "\n".join(["```{eval-rst}", *lines, "```"])
+    more = [f"\nMore: {GUIDES[name]}."] if name in GUIDES else []
+    return "\n".join(["```{eval-rst}", *lines, "```", *more])
+
+
+def _signature(value: Any) -> str:
+    """The arguments as they are written, without quotes around their annotations."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
 
 
 def _index() -> str:

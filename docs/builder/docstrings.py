@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 _SPECIAL = re.compile(r"(\\|@|\*|\||(?<=\w)_(?!\w))")
 
@@ -24,6 +25,14 @@ def process(app: Sphinx, what: str, name: str, given: Any, options: Any, lines: 
     lines[:] = map(escaped, lines)
 
 
+def one_signature(app: Sphinx, env: Any, names: Any) -> None:
+    """`explain` is shown with its arguments, and not with the overloads that a type checker reads."""
+    analyzer = ModuleAnalyzer.for_module("whence.api")
+    analyzer.analyze()
+    analyzer.overloads.clear()
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process)
+    app.connect("env-before-read-docs", one_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

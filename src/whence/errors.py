@@ -70,7 +70,7 @@ class RuleError(WhenceError):
 
 
 class FileError(WhenceError):
-    """A file is not a saved attribution."""
+    """A file or folder is missing, or cannot be read or written as asked."""
 
 
 class WhenceWarning(UserWarning):
