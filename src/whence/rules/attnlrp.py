@@ -51,7 +51,7 @@ def ratio(call: Call) -> Back:
     at_zero, near = (_value(call, point) for point in (0.0, step))
     ratios = (y - at_zero if at_zero else y) / x
     ratios = torch.where(x.abs() > step * 1e-2, ratios, (near - at_zero) / step)
-    return lambda m: (m * ratios).sum_to_size(shape)
+    return lambda m: (m * ratios.conj()).sum_to_size(shape)
 
 
 def _is_given_back(call: Call) -> bool:

@@ -29,7 +29,8 @@ def midpoint(call: Call) -> Back:
         return functools.partial(several, call)
     middle = _middle(call)
     direct = _DIRECT.get(call.name)
-    if direct is not None and len(middle) == 2 and len(call.args) == 2 and min(t.dim() for t in middle) > 1:
+    plain = len(middle) == 2 and not call.y.is_complex() and min(t.dim() for t in middle) > 1
+    if direct is not None and plain and len(call.args) == 2:
         a, b = middle
         return lambda m: [g.sum_to_size(t.shape) for g, t in zip(direct(m, a, b), (a, b), strict=True)]
     there = call.moved(middle)
@@ -65,10 +66,15 @@ def gain(call: Call) -> Back:
         other = -other * r * r0
 
     def back(m: Tensor) -> list[Tensor]:
-        parts = [(m * least).sum_to_size(c.shape), (m * other).sum_to_size(b.shape)]
+        parts = [_fitting(m * slope.conj(), x) for slope, x in ((least, c), (other, b))]
         return parts[::-1] if turned else parts
 
     return back
+
+
+def _fitting(m: Tensor, x: Tensor) -> Tensor:
+    """A signal in the form of the input that it is for: to a real one comes the real part."""
+    return (m if x.is_complex() else m.real).sum_to_size(x.shape)
 
 
 def product(call: Call) -> Back:

@@ -112,14 +112,14 @@ class Ledger:
         """A fused attention has no boundary inside."""
 
     def sums(self, r: Tensor, row_axis: RowAxis | None, of: Any = "") -> Tensor:
-        """Each row's sum, in double precision."""
+        """Each row's sum, in double precision; of complex numbers each part has relevance of its own."""
+        r = r.real + r.imag if r.is_complex() else r
         if self.rows == 1:
-            r = r.real if r.is_complex() else r
             r = r.sum(-1) if r.dim() > 1 and r.dtype != torch.float64 else r  # else all of it is copied first
             return r.sum(dtype=torch.float64).view(1)
         if row_axis is None:
             raise RowsLost(f"{of} does not say which of its entries belong to which row")
-        return row_axis.sums(r.real if r.is_complex() else r).double()
+        return row_axis.sums(r).double()
 
 
 def separates(boundaries: Sequence[Boundary], lives: Sequence[Life], ops: int) -> list[bool]:

@@ -18,7 +18,16 @@ from whence.engine.dense import positions
 from whence.engine.expand import EXPANSIONS
 from whence.engine.nodes import Ahead
 from whence.rules import linear_maps
-from whence.rules.lrp_division import Divide, Named, derivative_of, first, quotient, times_input, write_off
+from whence.rules.lrp_division import (
+    Divide,
+    Named,
+    derivative_of,
+    first,
+    has_complex,
+    quotient,
+    times_input,
+    write_off,
+)
 from whence.rules.lrp_products import Product
 from whence.rules.lrp_sums import Sum
 from whence.rules.lrp_weights import Lost, Weighted
@@ -50,7 +59,7 @@ def relevance_rules(composite: Composite) -> dict[str, Rule]:
         **dict.fromkeys(("linear", "convolution"), _WithWeights(composite)),
         **dict.fromkeys("sum average_pool cumsum scatter_add interpolate fourier vector_norm std".split(), linear),
         **dict.fromkeys("elementwise softmax norm scale batch_norm dropout".split(), Ahead(_Identity(by_eq_1))),
-        "add": Ahead(Sum(composite.divide, composite.shares, composite.authors)),
+        "add": Ahead(Sum(composite.divide, composite.shares, composite.authors, by_eq_1)),
         **dict.fromkeys(("multiply", "divide", "matmul", "einsum", "bilinear", "prod"), product),
         "max": winner,
         **dict.fromkeys(("concatenate", "where", "write"), Ahead(_Joined(), when=lambda call: True)),
@@ -71,7 +80,7 @@ class _Identity(Named):
 
     def __call__(self, call: Call) -> Back:
         shape = call.inputs[0].shape
-        if len(call.inputs) > 1 or call.y.is_complex() or call.y.dim() < len(shape):
+        if len(call.inputs) > 1 or has_complex(call) or call.y.dim() < len(shape):
             return lambda m: self.otherwise(call, m)
         return lambda m: first(m).sum_to_size(shape)
 
@@ -152,6 +161,8 @@ class _WithWeights(Named):
         return self.title if self.composite.late else self.composite.weigh(call).name
 
     def __call__(self, call: Call, r: Tensor) -> Gradients:
+        if has_complex(call):
+            return self._without(call, r)
         rule = self.composite.weigh(call)
         matrix = linear_maps.is_dense(call)
         if matrix is not None:

@@ -72,6 +72,11 @@ def write_off(note: Note, divide: Divide, r: Tensor, s: Tensor, y: Tensor) -> No
     note.lose("epsilon", divide.lost(r, s, y))
 
 
+def has_complex(call: Call) -> bool:
+    """Whether an op takes or gives complex numbers, of which each part has relevance of its own."""
+    return call.y.is_complex() or any(x.is_complex() for x in call.inputs)
+
+
 def times_input(call: Call, given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """x ⊙ what came back, of complex numbers each part by itself; an infinity, such as a masked score, takes none."""
     parts = [None if g is None else _times(x, g) for x, g in zip(call.x, given, strict=True)]

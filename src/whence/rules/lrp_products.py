@@ -6,7 +6,7 @@ from torch import Tensor
 
 from whence.engine.call import Call, Gradients
 from whence.engine.trackers.provenance import Origin
-from whence.rules.lrp_division import Divide, Named, by_input, quotient, times_input, write_off
+from whence.rules.lrp_division import Divide, Named, by_input, has_complex, quotient, times_input, write_off
 from whence.util.tree import tensors_in
 
 
@@ -19,12 +19,15 @@ class Product(Named):
         self.divide = divide
 
     def __call__(self, call: Call, r: Tensor) -> Gradients:
-        weights = leaders(call)
+        weights = None if has_complex(call) else leaders(call)
         if weights is not None:
             shapes = [x.shape for x in call.inputs]
             return by_input(shapes, [(i, r * w if w else None) for i, w in enumerate(weights)])
         s = quotient(self.divide, r, call.y)
         write_off(call.note, self.divide, r, s, call.y)
+        if call.family == "divide":  # of complex numbers: all of it is the dividend's
+            parts = times_input(call, call.vjp(s))
+            return [part if x is call.args[0] else None for x, part in zip(call.inputs, parts, strict=True)]
         call.note.halve(r)
         return times_input(call, call.vjp(s / factors(call)))
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.engine.call import Back, Call, Gradients
+from whence.engine.call import Back, Call, Gradients, Rule
 from whence.engine.trackers.provenance import Origin
 from whence.rules.ledger import Note
-from whence.rules.lrp_division import Divide, Named, by_input, wide
+from whence.rules.lrp_division import Divide, Named, by_input, has_complex, wide
 from whence.rules.lrp_products import by_point
 
 _HIDING = -1e4  # what an additive mask writes is below this
@@ -23,11 +23,14 @@ class Sum(Named):
 
     title = "sum"
 
-    def __init__(self, divide: Divide, shares: bool, authors: bool) -> None:
+    def __init__(self, divide: Divide, shares: bool, authors: bool, otherwise: Rule) -> None:
         self.divide, self.shares, self.authors = divide, shares, authors
+        self.otherwise = otherwise  # for complex numbers
 
     def __call__(self, call: Call) -> Back:
         call.check()
+        if has_complex(call):
+            return lambda m: self.otherwise(call, m)
         terms = terms_of(call)
         shapes = [x.shape for x in call.inputs]
         live = [t for t in terms if t.place is not None]

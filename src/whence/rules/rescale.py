@@ -171,7 +171,8 @@ def by_both_picks(call: Call) -> Back:
     other = _with_constants(call, entry)
     theirs = difference(other.value_at(x), call.reference_y)
     whole = ours.abs() + theirs.abs()
-    by_ours, by_theirs = (torch.nan_to_num(quotient(rise * part.sign(), whole), 0, 0, 0) for part in (ours, theirs))
+    shares = (quotient(rise * part.sgn().conj(), whole).conj() for part in (ours, theirs))
+    by_ours, by_theirs = (torch.nan_to_num(share, 0, 0, 0) for share in shares)
 
     def back(m: Any) -> Gradients:
         here = call.derivative_at(x, scaled(m, by_ours))

@@ -41,9 +41,9 @@ class Pair:
 
 
 def split(x: Tensor, before: Tensor) -> Pair:
-    """By the sign of the whole: positive or negative, and a half each where nothing changed."""
+    """By the sign of the whole: positive or negative, and a half each where nothing changed or there is no sign."""
     step = x - before
-    sign = step.detach().sign()
+    sign: Any = 0.0 if step.is_complex() else step.detach().sign()
     return Pair(step * ((1 + sign) / 2), step * ((1 - sign) / 2))
 
 
@@ -115,6 +115,8 @@ class Parts(Tracker):
 
     def reveals(self, family: str, rule: Any, pairs: Collection[Pair]) -> bool:
         """Whether an op takes one pair to another by RevealCancel."""
+        if any(pair.plus.is_complex() for pair in pairs):
+            return False
         fits = self.kind(family) == "reveals" and getattr(rule, "secant", False) and len(pairs) == 1
         return fits and (self.reveal == "all" or all(pair.dense for pair in pairs))
 
@@ -141,6 +143,8 @@ def _born(tensor: Tensor) -> int:
 
 def carry(call: Call, live: Sequence[Tensor], pairs: Sequence[Pair], result: Any) -> None:
     """Give a result the parts that come of its inputs'."""
+    if any(t.is_complex() for t in (*live, *tensors_in(result))):
+        return
     function = _CARRIERS.get(call.family) or _MAKERS.get(call.family)
     if function is not None:
         attach(result, function(call, live, pairs, result))
