@@ -345,3 +345,32 @@ def test_a_library_that_is_broken_is_not_called_missing(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(whence.ParameterError, match=re.escape(said)):
         imported("frail", "It needs", "'whence[x]'")
+
+
+def test_an_error_on_the_way_back_is_the_models() -> None:
+    def broken(g: Tensor) -> Tensor:
+        raise ValueError("no gradient today")
+
+    def hooked(x: Tensor) -> Tensor:
+        y = x * 2
+        y.register_hook(broken)
+        return y
+
+    with pytest.raises(whence.ModelError, match="(?s)way back from its score, ValueError.*today.*occlusion") as raised:
+        whence.explain(hooked, torch.ones(2, 3), method="gradient", target=0)
+    assert isinstance(raised.value.__cause__, ValueError)
+    index = torch.tensor([[0, 1, 2], [2, 0, 1]])  # of two rows, as many as there are
+
+    def placed(x: Tensor) -> Tensor:
+        return torch.zeros(len(x), 3).scatter(1, index, x)
+
+    with pytest.raises(whence.ModelError, match=r"Scatter.*\n.*\(8, 3\).*may run more rows at once"):
+        whence.explain(placed, torch.ones(2, 3), method="smoothgrad", samples=4, target=0)
+
+
+def test_an_error_of_a_rule_is_not_the_models() -> None:
+    def mine(call: object, m: Tensor) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        whence.explain(torch.relu, torch.ones(2, 3), method="deeplift", target=0, rules={"relu": mine})

@@ -64,6 +64,21 @@ def of_model(
     )
 
 
+def the_way_back(error: Exception, method: str, inputs: Mapping[str, Any]) -> None:
+    """Raise a ModelError for what torch, or a hook of the model's, raised while the score was differentiated."""
+    files = _files(error)
+    begun = next((i for i, file in enumerate(files) if file.startswith(_TORCH)), len(files))
+    ours = any(file.startswith(_OURS) for file in files[begun:])
+    if ours or begun == len(files) or type(error).__module__.startswith("whence.") or out_of_memory(error):
+        return
+    handed = ", ".join(f"{name} {_kind(value)}" for name, value in inputs.items())
+    raise ModelError(
+        f"The model cannot be differentiated here. On the way back from its score, {type(error).__name__} was raised: "
+        f"{str(error).strip() or 'no message'}\n  It was given {handed}; {method} may run more rows at once than you "
+        "gave. Choose a method that reads outputs alone, such as occlusion, or try score.sum().backward()."
+    ) from error
+
+
 def _advice(message: str, inputs: Mapping[str, Any]) -> str:
     """What to look at; where a model stumbles over whole numbers, what to do about them."""
     whole = [
@@ -81,10 +96,16 @@ def _advice(message: str, inputs: Mapping[str, Any]) -> str:
 
 def _innermost(error: Exception) -> str:
     """The file that raised."""
-    trace, file = error.__traceback__, ""
+    return (_files(error) or [""])[-1]
+
+
+def _files(error: Exception) -> list[str]:
+    """The files that the error came through, the one that raised it last."""
+    trace, files = error.__traceback__, []
     while trace is not None:
-        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
-    return file
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    return files
 
 
 def _path(error: Exception, root: nn.Module | None) -> str:

@@ -359,6 +359,7 @@ class Pass:
                 f"{type(error).__name__}: {error}\n  Choose a method that reads outputs alone, such as occlusion."
             ) from error
         if record.opens or not self.flow.closed:
+            blame.the_way_back(error, self.subject.method, self.subject.inputs)
             raise error
         record.take_back(self.flow)
         record.opens = True
