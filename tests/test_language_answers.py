@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import whence
-from tests.support.language import TRANSLATORS, language_model
+from tests.support.language import TRANSLATORS, language_model, of_bytes
 from tests.support.models import close
 from tests.support.slow import mostly_slow
 from whence.adapters import chats
@@ -79,6 +79,28 @@ def test_the_answer_of_a_conversation_stands_as_its_template_writes_it() -> None
     assert chats.rendered(tokenizer, talk).answer == " Yes."
     a = whence.explain(of_llama(tokenizer), talk, method="gradient")
     assert "".join((a.labels or [])[0]) == " Yes."
+
+
+@pytest.mark.parametrize(
+    ("between", "told", "answer"),
+    [
+        ("{{ m.role }}:\n", "assistant:\n", "Yes."),
+        ("{{ m.role }}: ", "assistant:", " Yes."),
+        ("{{ m.role }}:{% if m.role == 'assistant' %}[]\n{% endif %}", "assistant:[]\n", "Yes."),
+        (" ", "", " Yes."),
+    ],
+)
+def test_what_the_template_writes_before_an_answer_stands_before_it(between: str, told: str, answer: str) -> None:
+    """A role that is no generation prompt, empty thoughts: also where the answer begins as they do."""
+    tokenizer = of_bytes()
+    tokenizer.chat_template = f"{{% for m in messages %}}{between}{{{{ m.content }}}}/\n{{% endfor %}}"
+    for content in ("Yes.", "as"):
+        talk = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": content}]
+        asked = chats.rendered(tokenizer, talk)
+        assert asked.answer == answer.replace("Yes.", content)
+        assert asked.endswith("Is it?/\n" + told)
+        assert tokenizer.apply_chat_template(talk, tokenize=False) == f"{asked}{asked.answer}/\n"
+        assert [asked[start:end] for _, start, end in asked.messages] == ["Is it?"]
 
 
 def test_an_answer_that_ends_at_once_is_its_end() -> None:

@@ -61,13 +61,13 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> Conversat
         answer = last["content"]
         if not messages or not answer.strip():
             raise InputError("The assistant's message has nothing before it, or is empty.\n  Give a question first.")
-    text = _apply(tokenizer, messages)
+    text, before = _apply(tokenizer, messages), ""
     if answer is not None:
-        answer = _as_written(tokenizer, [*messages, last], text)
+        before, answer = _as_written(tokenizer, [*messages, last], text)
     found = [_place(tokenizer, messages, text, number) for number in range(len(messages))]
     if any(a[2] > b[1] for a, b in pairwise(found)):
         raise _unclear(tokenizer, len(messages))
-    return Conversation(text, found, answer)
+    return Conversation(text + before, found, answer)
 
 
 def _apply(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
@@ -80,19 +80,25 @@ def _apply(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = T
         ) from error
 
 
-def _as_written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> str:
-    """The last message as the template writes it after the text: stripped, or after a space of the template's."""
+def _as_written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> tuple[str, str]:
+    """What the template writes between the text and the last message, and this message as it writes it.
+
+    Between the two stands what `add_generation_prompt` does not give: a role, or empty thoughts. The message may be
+    stripped, and begins with the template's space.
+    """
     content = str(messages[-1]["content"])
+    versions = [messages, [*messages[:-1], {**messages[-1], "content": _ELSE}]]
     try:
-        whole = _apply(tokenizer, messages, asks=False)
+        whole, other = (_apply(tokenizer, version, asks=False) for version in versions)
     except InputError:
-        return content
-    rest = whole.removeprefix(text)
-    space = rest[: len(rest) - len(rest.lstrip())]
-    for written in (content, space + content.strip()):
-        if rest != whole and rest.startswith(written):
-            return written
-    return content  # a template that writes more between the two, such as thoughts
+        return "", content
+    start = other.find(_ELSE)
+    before, after = other[len(text) : start], other[start + len(_ELSE) :]
+    for part in (content, content.strip(), content.lstrip("\n")):
+        if start >= len(text) and other.startswith(text) and whole == text + before + part + after:
+            told = before.rstrip(" ") if before.strip() else ""
+            return told, before[len(told) :] + part
+    return "", content  # a template that makes something else of it, such as thoughts and an answer
 
 
 def _place(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str, number: int) -> Message:
