@@ -13,6 +13,7 @@ from tests.support.language import TRANSLATORS, language_model, of_bytes
 from tests.support.models import close
 from tests.support.slow import mostly_slow
 from whence.adapters import chats
+from whence.adapters.decoding import said
 from whence.views.maps import percent
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.WhenceWarning")
@@ -101,6 +102,30 @@ def test_what_the_template_writes_before_an_answer_stands_before_it(between: str
         assert asked.endswith("Is it?/\n" + told)
         assert tokenizer.apply_chat_template(talk, tokenize=False) == f"{asked}{asked.answer}/\n"
         assert [asked[start:end] for _, start, end in asked.messages] == ["Is it?"]
+
+
+@pytest.mark.parametrize("prompt", ["国家。はい！", "😀😀😀", "Is it"])
+@pytest.mark.parametrize("answer", ["是。不。", "日本。 no😀.", " 是"])
+def test_an_answer_in_bytes_is_read_as_it_was_written(prompt: str, answer: str) -> None:
+    """Its tokens end where their characters do, in order; what stands before may be bytes as well."""
+    tokenizer = of_pieces()
+    before = tokenizer(prompt)["input_ids"]
+    ids = tokenizer(prompt + answer)["input_ids"][len(before) :]
+    text, ends = said(tokenizer, before, ids)
+    assert text == answer
+    assert ends == sorted(ends)
+    assert ends[-1] == len(answer)
+    assert set(ends) >= set(range(2, len(answer)))
+
+
+def test_sentences_of_an_answer_in_bytes_have_their_own_tokens() -> None:
+    lm, answer = of_llama(of_pieces()), "是。不。"
+    a = whence.explain(lm, "Is it? Or not.", method="attnlrp", target=answer)
+    cited = a.cite(k=1)
+    assert [one.sentence for one in cited] == ["是。", "不。"]
+    parts = a.merge("sentences").values[0]
+    for one, tokens in zip(cited, (slice(0, 6), slice(6, 12)), strict=True):
+        assert one.sources[0].value == pytest.approx(float(parts[tokens].sum(0)[:2].max()), rel=1e-9)
 
 
 def test_an_answer_that_ends_at_once_is_its_end() -> None:

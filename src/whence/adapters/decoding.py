@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece writes a byte of a character that it does not know
@@ -46,13 +47,17 @@ def said(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> tuple[str
     def decoded(some: Sequence[int]) -> str:
         return str(tokenizer.decode([*context, *some], clean_up_tokenization_spaces=False))
 
-    context = list(before[-_CONTEXT:])
-    ahead = decoded([])
+    for more in range(4):  # from where a character begins; a tokenizer of bytes would read all after it as broken
+        context = list(before[-_CONTEXT - more :])
+        ahead = decoded([])
+        if "\ufffd" not in ahead:
+            break
     texts = [decoded(ids[: n + 1]) for n in range(len(ids))]
     if not all(text.startswith(ahead) for text in texts):  # it begins inside of a character
         context, ahead = [], ""
         texts = [decoded(ids[: n + 1]) for n in range(len(ids))]
-    return texts[-1][len(ahead) :], [len(text.rstrip("\ufffd")) - len(ahead) for text in texts]
+    ends = accumulate((len(text.rstrip("\ufffd")) - len(ahead) for text in texts), max, initial=0)
+    return texts[-1][len(ahead) :], list(ends)[1:]
 
 
 class Reader:
