@@ -128,6 +128,13 @@ def test_sentences_of_an_answer_in_bytes_have_their_own_tokens() -> None:
         assert one.sources[0].value == pytest.approx(float(parts[tokens].sum(0)[:2].max()), rel=1e-9)
 
 
+def test_a_prompt_without_a_text_of_its_own_has_no_sources() -> None:
+    lm = language_model("llama")
+    talk = [{"role": "user", "content": ""}, {"role": "assistant", "content": "Yes."}]
+    (cited,) = whence.explain(lm, talk, method="attnlrp", target=whence.span()).cite(model=lm)
+    assert (cited.sentence, cited.sources) == ("Yes.", ())
+
+
 def test_an_answer_that_ends_at_once_is_its_end() -> None:
     lm = language_model("llama")
     with torch.no_grad():

@@ -128,6 +128,8 @@ def _drops(
     from whence.adapters.generation import Continuation
     from whence.api import explain
 
+    if not spans:  # a prompt without a text of its own
+        return []
     prompt, answer = _asked(a)
     occurrence = 1 + sum(answer.startswith(sentence, at) for at in range(start))
     target: Any = Span(None if sentence == answer else sentence, occurrence, answer)
