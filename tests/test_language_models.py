@@ -210,6 +210,8 @@ def test_the_names_of_units() -> None:
         "paragraphs": ["Dr. Who left. “Why?” Nobody knows!\nA line", "Last one"],
         "lines": ["Dr. Who left. “Why?” Nobody knows!", "A line", "Last one"],
     }
+    marked = "cafe\u0301, हिन्दी"  # letters with their marks
+    assert [part[0] for part in text_units.parts_of(marked, "words", None)] == ["cafe\u0301", ",", "हिन्दी"]
     for wrong, told in (
         ({"a": "line", "b": "A line"}, "overlap"),
         ({"a": "e"}, "is there 3 times"),

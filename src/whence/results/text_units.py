@@ -25,7 +25,6 @@ WHOLE = frozenset(
     {"leave_one_out", "occlusion", "permutation", "lime", "context_cite"}
 )  # every token has its removed unit's value
 Part = tuple[str, int, int]  # what is shown, and where it begins and ends in the text
-_WORD = re.compile(r"[\w'’]+|[^\w'’\s]")
 _SENTENCE = re.compile(r"\S[^\n]*?(?:[.!?。！？…]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])|$)", re.MULTILINE)
 _ENDS = {"Mr", "Mrs", "Ms", "Dr", "Prof", "St", "vs", "etc", "e.g", "i.e", "cf", "Fig", "No"}  # not with a full stop
 
@@ -65,8 +64,11 @@ def parts_of(text: Any, units: Any, messages: Sequence[tuple[str, int, int]] | N
 def _split(text: str, units: str) -> list[tuple[int, int]]:
     if units == "sentences":
         return _sentences(text)
+    if units == "words":
+        from whence.adapters.spans import words_in
+
+        return words_in(text)
     pattern = {
-        "words": _WORD,
         "lines": re.compile(r"[^\n]*\S[^\n]*"),
         "paragraphs": re.compile(r"\S(?:.|\n(?!\s*\n))*"),
     }
