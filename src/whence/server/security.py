@@ -15,7 +15,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -82,7 +81,7 @@ def _split(host: str) -> tuple[str | None, int]:
     name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
     if not colon and not host.endswith("]"):
         name, port = host, ""
-    if (port and not port.isdecimal()) or (colon and not port) or not name:
+    if (port and not (port.isdecimal() and len(port) <= 5)) or (colon and not port) or not name:
         return None, 0
     bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
     return bare.rstrip("."), int(port) if port else 80
@@ -123,8 +122,15 @@ class Guard:
         refused = self._refused(scope, headers)
         if refused is not None:
             return await _answer(with_headers, *refused)
-        if self.access.token is not None and not self._has_token(scope, headers):
-            return await self._enter(scope, headers, with_headers)
+        if self.access.token is not None:
+            if self._opens(scope):
+                return await self._enter(scope, with_headers)
+            if not self._has_token(scope, headers):
+                return await _answer(
+                    with_headers, 401, "token",
+                    "This server asks for its token.\n"
+                    "  Open the address that it printed, or send Authorization: Bearer …",
+                )  # fmt: skip
         if scope["method"] in ("POST", "PUT", "PATCH"):
             try:
                 receive = await self._bounded(headers, receive)
@@ -157,22 +163,17 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.access.knows(given.strip()):
             return True
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.access.cookie)
-        except CookieError:
-            return False
-        return found is not None and self.access.knows(found.value)
+        cookies = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return any(name == self.access.cookie and self.access.knows(value) for name, _, value in cookies)
 
-    async def _enter(self, scope: Scope, headers: dict[str, str], send: Any) -> None:
+    def _opens(self, scope: Scope) -> bool:
+        """Whether this is the address that was printed."""
+        given = _query(scope).get("token", [None])[0]
+        return scope["method"] == "GET" and scope["path"] == "/" and given is not None and self.access.knows(given)
+
+    async def _enter(self, scope: Scope, send: Any) -> None:
         """The address with the token gives the cookie, and leads to the address without it."""
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        given = query.pop("token", [""])[0]
-        if scope["method"] != "GET" or scope["path"] != "/" or not self.access.knows(given):
-            return await _answer(
-                send, 401, "token",
-                "This server asks for its token.\n  Open the address that it printed, or send Authorization: Bearer …",
-            )  # fmt: skip
-        rest = urlencode(query, doseq=True)
+        rest = urlencode({name: values for name, values in _query(scope).items() if name != "token"}, doseq=True)
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         cookie = f"{self.access.cookie}={self.access.token}; HttpOnly; SameSite=Lax; Path=/{secure}"
         there = "/" + (f"?{rest}" if rest else "")
@@ -210,6 +211,10 @@ class Guard:
             return waiting.pop() if waiting else await receive()
 
         return again
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope.get("query_string", b"").decode("latin-1"))
 
 
 class _Refused(Exception):

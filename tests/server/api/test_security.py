@@ -31,7 +31,16 @@ def test_only_this_machine_is_served_by_default(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost:1", "localhost", "[", ""],
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1.evil.example:{port}",
+        "localhost:1",
+        "localhost",
+        "[",
+        "",
+        "localhost:" + "9" * 5000,
+    ],
 )
 def test_names_that_were_made_to_point_here_are_refused(server: Server, host: str) -> None:
     """DNS rebinding: the page of another site has become the same origin, but for its name."""
@@ -116,6 +125,24 @@ def test_the_token_becomes_a_cookie_that_scripts_cannot_read(guarded: Server) ->
     assert guarded.send("GET", "/api/models", headers={"Cookie": cookie})[0] == 200
     assert guarded.send("GET", "/api/models", headers={"Cookie": cookie[:-1]})[0] == 401
     assert guarded.send("GET", "/api/models", headers={"Cookie": "\x01=;;;=" + "a" * 5000})[0] == 401
+
+
+@pytest.mark.parametrize("others", ['a={"x": 1}; ', "a=b c; ", "[x]=1; a=é; "])
+def test_cookies_of_other_servers_of_the_host_do_not_matter(guarded: Server, others: str) -> None:
+    """Cookies know no ports: whatever else runs there may have set some that are malformed."""
+    _, headers, _ = guarded.send("GET", f"/?token={token_of(guarded)}")
+    own = headers["set-cookie"].partition(";")[0]
+    for cookie in (others + own, own + "; " + others):
+        assert guarded.send("GET", "/api/models", headers={"Cookie": cookie.encode()})[0] == 200
+
+
+def test_the_token_does_not_stay_in_the_address(guarded: Server) -> None:
+    """Whoever opens the printed address once more has the cookie, and might copy a link from the address."""
+    _, headers, _ = guarded.send("GET", f"/?token={token_of(guarded)}")
+    own = {"Cookie": headers["set-cookie"].partition(";")[0]}
+    status, headers, _ = guarded.send("GET", f"/?token={token_of(guarded)}&a=1", headers=own)
+    assert (status, headers["location"]) == (303, "/?a=1")
+    assert guarded.send("GET", "/?token=wrong", headers=own)[0] == 200
 
 
 def test_the_token_is_printed_once_and_nowhere_else(guarded: Server) -> None:
