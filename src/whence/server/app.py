@@ -153,7 +153,9 @@ def _work(app: FastAPI, desk: Desk) -> None:
         """Server-sent events: progress, result, failed; then done, cancelled or failed_all."""
         found = request.app.state.jobs.get(job)
         last = request.headers.get("last-event-id", "")
-        after = int(last) + 1 if last.isdecimal() else 0
+        after = int(last) + 1 if last.isdecimal() and len(last) < 10 else 0
+        if found.ended and after >= len(found.events):
+            return Response(status_code=204)  # a browser does not come back after that
         return StreamingResponse(_stream(found, after), media_type="text/event-stream")
 
 

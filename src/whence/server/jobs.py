@@ -104,6 +104,8 @@ class Job:
                     if self.events[number][0] in ENDS:
                         return
                     after = number + 1
+                if self.ended and after >= len(self.events):
+                    return  # whoever comes back has seen the end
                 if after >= len(self.events):
                     await changed.wait()
         finally:

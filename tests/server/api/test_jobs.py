@@ -82,6 +82,10 @@ def test_a_reader_that_comes_back_reads_on(server: Server) -> None:
     parts = whole.decode().split("\n\n")[:-1]
     _, _, rest = server.send("GET", f"/api/jobs/{job}/events", headers={"Last-Event-ID": "1"})
     assert rest.decode().split("\n\n")[:-1] == parts[2:]
+    for last in (str(len(parts) - 1), "100"):  # whoever has seen the end need not come back
+        assert server.send("GET", f"/api/jobs/{job}/events", headers={"Last-Event-ID": last}, timeout=10)[0] == 204
+    _, _, again = server.send("GET", f"/api/jobs/{job}/events", headers={"Last-Event-ID": "9" * 5000})
+    assert again == whole
 
 
 def test_a_job_is_cancelled_before_its_next_pass(tight: Server) -> None:
