@@ -187,7 +187,8 @@ class Browsed:
     def row(self, number: int) -> dict[str, Any]:
         """One row with its explanations, in the form of answers to a question."""
         pc, table = library("pyarrow.compute"), self.table
-        lines = table.filter(pc.equal(table.column("row"), number)).to_pylist()
+        known = 0 <= number < 1 << 63  # as numbers of rows are stored
+        lines = table.filter(pc.equal(table.column("row"), number)).to_pylist() if known else []
         if not lines:
             raise InputError(f"The run has no row {number}.\n  It has {table.num_rows:,}, from 0 on.")
         (line,) = lines

@@ -170,6 +170,13 @@ def test_what_is_not_offered_is_refused(browsing: Server, wanted: Any) -> None:
     assert browsing.refused("GET", f"/api/run/rows?{urlencode(wanted)}")[0] == 422
 
 
+@pytest.mark.parametrize("row", [-1, 10**6, 10**30])
+def test_rows_that_are_not_there(browsing: Server, row: int) -> None:
+    status, _, text = browsing.refused("GET", f"/api/run/rows/{row}")
+    assert status == 422
+    assert f"The run has no row {row}." in text
+
+
 def test_a_server_without_a_run(server: Server) -> None:
     assert server.get("/api/run") is None
     assert server.refused("GET", "/api/run/rows")[:2] == (404, "unknown")
