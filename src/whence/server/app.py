@@ -19,6 +19,7 @@ from whence.errors import WhenceError
 from whence.server import asks, documentation, export, questions, written
 from whence.server.asks import Desk
 from whence.server.browse import Browsed, Filter
+from whence.server.given import settled
 from whence.server.jobs import Event, Jobs, Work, told
 from whence.server.limits import Limits, Refused
 from whence.server.models import Models
@@ -70,6 +71,10 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(WhenceError)
     async def ours(request: Request, error: WhenceError) -> Response:
+        return answered(told(error))
+
+    @app.exception_handler(Exception)
+    async def other(request: Request, error: Exception) -> Response:
         return answered(told(error))
 
 
@@ -169,7 +174,7 @@ def work_of(desk: Desk, body: Ask) -> Work:
         "explain": asks.explain_all, "remove": questions.remove, "deletion": questions.deletion,
         "attention": questions.attention, "generate": written.generate,
     }  # fmt: skip
-    return lambda job: kinds[body.kind](desk, body, job)
+    return lambda job: kinds[body.kind](desk, settled(body), job)
 
 
 # ---- exports ----
@@ -182,7 +187,7 @@ def _exports(app: FastAPI, desk: Desk) -> None:
         sent: list[export.Sent] = []
 
         def work(job: Any) -> None:
-            sent.append(export.export(desk, body))
+            sent.append(export.export(desk, settled(body)))
 
         events = await request.app.state.jobs.result(work, request.is_disconnected)
         if not sent:

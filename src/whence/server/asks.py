@@ -51,7 +51,7 @@ class Asked:
     def key(self, method: str, params: Mapping[str, Any], target: Any) -> str:
         """What tells this explanation from all others."""
         goal = getattr(target, "ids", None) or repr(target)
-        parts = (self.question.model, self.question.input.model_dump_json(), goal, method, sorted(params.items()))
+        parts = (self.question.model, self.question.input.model_dump(), goal, method, sorted(params.items()))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def explained(self, method: str, params: Mapping[str, Any] | None = None, target: Any = None) -> Attribution:
@@ -194,6 +194,8 @@ def logits_of(asked: Asked) -> torch.Tensor:
 def explain_all(desk: Desk, ask: Ask, job: Any) -> None:
     """One result after the other; what a method cannot do is told, and the others go on."""
     asked, found = desk.asked(ask), {}
+    if ask.contrast is not None and not asked.writes:
+        raise InputError("Tokens of an answer are contrasted, and this model does not write text.\n  Name a class.")
     names = given.checked_methods(ask.methods)
     for place, name in enumerate(names):
         job.progress = {"done": place, "of": len(names), "method": name}
@@ -201,7 +203,7 @@ def explain_all(desk: Desk, ask: Ask, job: Any) -> None:
         try:
             a, seconds = _one(asked, ask, name)
         except WhenceError as error:
-            told = str(error).removeprefix(f"{name} ")
+            told = str(error).removeprefix(f"{name}: ").removeprefix(f"{name} ")
             job.tell("failed", {"method": name, "error": told[:1].upper() + told[1:], "kind": type(error).__name__})
             continue
         found[name] = a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from typing import Any
+from typing import Any, TypeVar
 
 from whence.adapters.chats import rendered
 from whence.adapters.generation import Continuation
@@ -14,15 +14,18 @@ from whence.adapters.wrapped import Wrapped
 from whence.errors import InputError, ParameterError, TargetError
 from whence.methods import methods
 from whence.server.limits import Limits, Refused
-from whence.server.schema import Input, Message, Question
+from whence.server.schema import Ask, Export, Input, Message, Question
 
+Asking = TypeVar("Asking", Ask, Export)
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_INPUTS = ("text", "prompt", "messages", "smiles", "image", "example")  # of which a question has one
 _WANTED = {"text": "text", "pair": "text and pair", "prompt": "prompt", "seq2seq": "text", "image": "image",
            "molecule": "smiles"}  # fmt: skip
 
 
 def inputs_of(wrapped: Wrapped, kind: str, given: Input, limits: Limits) -> Any:
     """A text, a pair, messages, a SMILES or an image, as the model's kind wants it."""
+    _check_one(given, kind)
     if given.example is not None:
         return _example(wrapped, given.example)
     if kind == "image":
@@ -35,13 +38,35 @@ def inputs_of(wrapped: Wrapped, kind: str, given: Input, limits: Limits) -> Any:
     if found is None:
         raise _wanted(kind)
     text = _text(found, limits, _WANTED[kind])
+    if kind == "molecule":
+        return _molecule(text, limits)
     if kind == "pair" or (given.pair is not None and kind == "text"):
         row = (text, _text(given.pair or "", limits, "pair"))
         _tokens(wrapped, row, limits)
         return row
-    if kind != "molecule":
-        _tokens(wrapped, (text,), limits)
+    _tokens(wrapped, (text,), limits)
     return text
+
+
+def _check_one(given: Input, kind: str) -> None:
+    """Refuse what would not be read."""
+    several = [name for name in _INPUTS if getattr(given, name) is not None]
+    if len(several) > 1:
+        raise InputError(f"The input has {' and '.join(several)}.\n  Give one of them.")
+    if given.pair is not None and kind not in ("text", "pair"):
+        raise InputError("This model reads no pair.\n  Leave it out.")
+
+
+def _molecule(smiles: str, limits: Limits) -> str:
+    """A SMILES; the time and memory of a pass grow with the square of its atoms."""
+    from whence.zoo.molecules import parsed
+
+    count = parsed(smiles).GetNumAtoms()
+    if count > limits.atoms:
+        raise Refused(
+            413, "atoms", f"The molecule has {count:,} atoms, and the limit is {limits.atoms:,}.\n  Give a smaller one."
+        )
+    return smiles
 
 
 def _conversation(wrapped: Wrapped, messages: list[Message], limits: Limits) -> list[dict[str, str]]:
@@ -105,6 +130,13 @@ def _image(encoded: str, limits: Limits) -> Any:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
         if image.width * image.height > limits.pixels:
             raise _large(f"{image.width:,} × {image.height:,}", limits)
+        if max(image.size) > limits.sides * min(image.size):
+            size = f"{image.width:,} × {image.height:,}"
+            raise Refused(
+                413,
+                "sides",
+                f"The image is {size}; one side may be {limits.sides} times as long as the other at most.\n  Cut it.",
+            )
         image.load()
         return image.convert("RGB") if image.mode == "P" else image
     except Image.DecompressionBombError:
@@ -158,6 +190,23 @@ def params_of(method: str, given: dict[str, Any], limits: Limits) -> dict[str, A
             )
     methods[method].check(dict(given))
     return dict(given)
+
+
+def settled(asked: Asking) -> Asking:
+    """The same with methods by their own names, and what an alias stands for among the options."""
+    stand: dict[str, dict[str, Any]] = {}
+    for name in asked.methods:
+        own, params = methods.resolve(name)
+        if stand.setdefault(own, params) != params:
+            raise ParameterError(
+                f"{name} is {own} with parameters of its own, and {own} is asked for with others.\n"
+                "  Ask for one after the other."
+            )
+    for name, params in asked.options.items():
+        own, meant = methods.resolve(name)
+        stand[own] = {**stand.get(own, {}), **meant, **params}
+    names = [methods[name].name for name in asked.methods]
+    return asked.model_copy(update={"methods": names, "options": stand})
 
 
 def checked_methods(names: list[str]) -> list[str]:

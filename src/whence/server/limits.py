@@ -15,6 +15,8 @@ class Limits:
     letters: int = 20_000  # of a text
     tokens: int = 512  # of a text, whatever the model takes
     pixels: int = 25_000_000  # of an image, before it is decoded
+    sides: int = 30  # how many times as long as the other a side of an image may be: some models scale the shorter one
+    atoms: int = 256  # of a molecule, of which a pass needs memory for every pair
     written: int = 60  # tokens of an answer
     methods: int = 40  # of one job
     number: int = 10_000  # the largest parameter of a method

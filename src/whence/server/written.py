@@ -52,7 +52,7 @@ def deleted(asked: Asked, ask: Ask, found: Mapping[str, Attribution], steps: int
     """The probability of the answer's chosen tokens, their geometric mean, as the prompt's go (teacher forcing)."""
     request, wanted = _request(asked)
     chosen = list(range(len(wanted))) if ask.chosen is None else sorted(set(ask.chosen))
-    if not chosen or chosen[-1] >= len(wanted):
+    if not chosen or chosen[0] < 0 or chosen[-1] >= len(wanted):
         raise InputError(f"The answer has {len(wanted)} tokens, numbered from 0; choose some of them.")
     count = _read(asked, request, wanted)
     free = [i for i, unit in enumerate(_prompt_units(asked)[:count]) if not unit["special"]]

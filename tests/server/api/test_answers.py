@@ -112,6 +112,17 @@ def test_texts_are_explained_as_by_explain(server: Server, sentiment: Any, units
         assert told["done"]["common"][0][1] == pytest.approx(float(c.agreement()[0, 1]), abs=0.02)
 
 
+@pytest.mark.parametrize("named", ["lrp_gamma", "LRP z-plus", "ig"])
+def test_methods_by_other_names_are_those_of_explain(server: Server, sentiment: Any, named: str) -> None:
+    """With the parameters that the name stands for, and those that are given under it."""
+    options = {"steps": 3} if named == "ig" else {}
+    told = server.ask(kind="explain", model="zoo:sentiment", input={"text": REVIEW}, units="tokens", target=1,
+                      methods=[named], options={named: options})["results"][0]  # fmt: skip
+    a = whence.explain(sentiment, REVIEW, method=named, target=1, progress=False, **options)
+    assert told["method"] == a.method
+    assert told["values"] == pytest.approx(a.values[0].tolist(), rel=1e-5, abs=1e-7)
+
+
 def test_pairs_are_explained(server: Server, sentiment: Any) -> None:
     row = ("A dull film.", "Never funny!")
     body = {"model": "zoo:sentiment", "input": {"text": row[0], "pair": row[1]}}

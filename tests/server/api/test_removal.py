@@ -129,7 +129,7 @@ def test_a_chat_template_stays_while_messages_go(own: Server) -> None:
 
 def test_curves_of_tokens_that_are_not_there_are_refused(own: Server) -> None:
     body = {"kind": "deletion", "model": "zoo:language", "input": {"prompt": PROMPT}, "methods": ["gradient"]}
-    for chosen in ([99], []):
+    for chosen in ([99], [], [-1], [0, -1]):
         assert own.refused("POST", "/api/ask", {**body, "chosen": chosen})[0] == 422
 
 
@@ -168,6 +168,14 @@ def test_curves_of_a_molecule(own: Server) -> None:
         one = own.ask(kind="remove", removed=order[:count], methods=[], **question)["results"][0]
         (after,) = [c["probability"] for c in one["after"] if c["index"] == one["target"]]
         assert told["curves"]["deeplift"][count] == pytest.approx(after, rel=1e-5)
+
+
+def test_a_molecule_of_too_many_atoms_is_refused(own: Server) -> None:
+    """A pass has numbers for every pair of atoms: thousands of atoms are gigabytes."""
+    status, kind, text = own.refused("POST", "/api/predict", {"model": "zoo:molecules", "input": {"smiles": "C" * 257}})
+    assert (status, kind) == (413, "atoms")
+    assert "257 atoms" in text
+    assert own.send("POST", "/api/predict", {"model": "zoo:molecules", "input": {"smiles": "C" * 40}})[0] == 200
 
 
 @pytest.mark.parametrize("removed", [[13], list(range(13))])

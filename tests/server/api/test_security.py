@@ -233,6 +233,29 @@ def test_a_body_that_is_not_asked_for_is_refused(server: Server, body: Any) -> N
 
 
 @pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"input": {"text": "a", "prompt": "b"}}, "text and prompt"),
+        ({"contrast": {"token": 0, "instead": 1}}, "answer"),
+        ({"options": {"shaply": {"samples": 5}}}, "shaply"), ({"methods": ["lrp", "lrp_gamma"]}, "one after the other"),
+        ({"model": "zoo:translation", "input": {"text": "Ein Haus", "pair": "a house"}}, "pair"),
+    ],
+)  # fmt: skip
+def test_what_would_not_be_read_is_refused(server: Server, body: Any, says: str) -> None:
+    whole = {"kind": "explain", **TEXT, "methods": ["gradient"], **body}
+    status, _, text = server.refused("POST", "/api/ask", whole)
+    assert status == 422
+    assert says in text
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_half_a_character_is_refused_wherever_it_stands(server: Server) -> None:
+    for body in ({"input": {"text": "a", "pair": "half \ud83d"}}, {"input": {"text": "a", "smiles": "\ud83d"}},
+                 {"target": "\ud83d"}):  # fmt: skip
+        assert server.refused("POST", "/api/predict", {**TEXT, **body})[0] == 422
+
+
+@pytest.mark.parametrize(
     ("options", "kind"),
     [
         ({"samples": 10**9}, "number"), ({"samples": 1e300}, "number"), ({"samples": -(10**9)}, "number"),
@@ -295,6 +318,15 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(server: Server) ->
         assert (status, kind) == (413, "pixels")
         assert text == f"The image has {told} pixels, and the limit is 25,000,000 in all.\n  Make it smaller."
         assert server.memory() - before < 30_000  # decoded, the smaller one would take 36 MB and more
+
+
+@pytest.mark.parametrize(("width", "height"), [(30_000, 1), (1, 30_000), (620, 20)])
+def test_a_strip_is_refused(server: Server, width: int, height: int) -> None:
+    """A model that scales the shorter side would make gigabytes of it."""
+    status, kind, text = server.refused("POST", "/api/predict", picture(png(width, height)))
+    assert (status, kind) == (413, "sides")
+    assert f"{width:,} × {height:,}" in text
+    assert server.send("POST", "/api/predict", picture(png(600, 20)))[0] == 200
 
 
 def test_files_that_are_no_pictures_are_refused(server: Server) -> None:
