@@ -264,10 +264,13 @@ class _Stream:
     def _compared(self, row: Pair, before: Array, after: Array) -> tuple[list[float], list[float]]:
         """The share in common and what is by chance, of each pair of methods in one row; NaN where there is nothing."""
         found, random = [], []
+        nothing = not before.shape[1] and row[0].grid == row[1].grid  # as a text of special tokens alone
         for (pair, names), a, b, signed in zip(self.pairs.items(), before, after, self.signed, strict=True):
             answers = [name in one.values for one, name in zip(row, names, strict=True)]
             self.unanswered[pair] += any(answers) and not all(answers)
-            share, chance = _shared(a, b, signed) if all(answers) else (math.nan, math.nan)
+            share, chance = (1.0 if nothing else math.nan), math.nan
+            if all(answers) and not nothing:
+                share, chance = _shared(a, b, signed)
             found.append(share)
             random.append(chance)
         return found, random
