@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import torch
 
 import whence
 from tests.support.runs import Small, rows
+from tests.support.served_page import chromium
 from whence.cli.main import main
 from whence.runs.opened import Run
 
@@ -96,6 +98,24 @@ def test_the_page_is_static_and_escaped(runs: dict[str, Run], tmp_path: Path) ->
     assert "&lt;" in page
     assert not re.search(r"""(src|href)=["']?(https?:|//)|url\((?!data:)""", page)
     assert "Gained weight" in page
+
+
+@pytest.mark.slow
+def test_pages_are_as_wide_as_the_window(tmp_path: Path) -> None:
+    lines = [{"text": "so dull " * n, "id": "x" * 300, "label": "positive"} for n in range(1, 9)]
+    runs = [
+        whence.run("zoo:sentiment", lines, methods=["gradient"], out=tmp_path / target, target=target)
+        for target in ("positive", "negative")
+    ]
+    runs[0].report(tmp_path / "report.html")
+    whence.diff(*runs).to_html(tmp_path / "diff.html")
+    with chromium() as browser:
+        for name, width in itertools.product(("report", "diff"), (400, 1200)):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.goto(f"file://{tmp_path}/{name}.html")
+            page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            page.close()
 
 
 # ---- numbers, and rows that are missing ----
@@ -272,6 +292,12 @@ def test_explanations_that_are_all_zero_are_compared(tmp_path: Path) -> None:
     same = found.rows - found.changed
     assert same > 0
     assert (found.agreement["input_x_gradient"].rows, found.change["explanations"]) == (same, 1.0)
+
+
+def test_texts_without_a_word_are_alike(tmp_path: Path) -> None:
+    run = whence.run("zoo:sentiment", ["a warm film", "", " \n"], methods=["gradient"], out=tmp_path / "run")
+    found = whence.diff(run, run)
+    assert (found.rows, found.agreement["gradient"].rows, found.change["explanations"]) == (3, 3, 0.0)
 
 
 @pytest.mark.parametrize("threshold", ["x", None, True, float("nan"), {"rows": "0.1"}, {"rows": -0.1}])

@@ -27,11 +27,12 @@ STYLE = """
   .row:target { background: var(--sunk); box-shadow: inset 3px 0 0 var(--accent); padding-left: 12px; }
   .rowfold { border-top: 1px solid var(--line); } .rowfold > summary { padding: 8px 4px; color: var(--ink); }
   .rowfold > :not(summary) { margin: 0 0 6px 20px; } .rowfold h4 { margin-top: 10px !important; }
-  .rowfold .cut { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; flex: 1; min-width: 0; }
-  .rowfold .end { margin-left: auto; }
+  .rowfold .cut { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; flex: 1 1 9em; min-width: 0; }
+  .rowfold .end { margin-left: auto; white-space: normal; overflow-wrap: anywhere; text-align: right; }
+  .row > .tiny, .rowfold > .tiny { overflow-wrap: anywhere; }
   .gain { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px 32px; }
   @media (max-width: 900px) { .swarms, .gain { grid-template-columns: minmax(0, 1fr); } }
   @media (max-width: 640px) { .unit { grid-template-columns: 84px minmax(0, 1fr) 32px; gap: 6px; }
-    .stats { display: grid; grid-template-columns: 1fr 1fr; } .rowfold .cut { max-width: 52vw; } }
+    .stats { display: grid; grid-template-columns: 1fr 1fr; } .rowfold > summary { flex-wrap: wrap; } }
 }
 """
