@@ -73,7 +73,7 @@ def _picture(report: Report, found: dict[tuple[str, str], tuple[float, float]]) 
     axes[0].annotate("baseline", START, (0.06, -0.1), fontsize=8)
     axes[0].annotate("input", END, (0.85, 1.06), fontsize=8)
     axes[0].set(title="three paths", xlabel="x₁", ylabel="x₂", xlim=(-0.2, 1.25), ylim=(-0.2, 1.25), aspect="equal")
-    axes[0].legend(fontsize=7, loc="center")
+    axes[0].legend(fontsize=7, loc="center", bbox_to_anchor=(0.62, 0.3))
     for axis, function in zip(axes[1:], FUNCTIONS[:2], strict=True):
         for place, (name, (colour, _)) in enumerate(PATHS.items()):
             axis.bar([place - 0.17, place + 0.17], found[function.formula, name], 0.3, color=colour)

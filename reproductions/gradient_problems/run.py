@@ -63,7 +63,7 @@ def saturation(report: Report, axis: pyplot.Axes) -> None:
     axis.plot(line.sum(1), gradients, color=BLUE, label="gradient of x₁")
     axis.plot(line.sum(1), integrals, color=RED, label="integrated gradient of x₁")
     axis.set(title="saturation: min(x₁ + x₂, 1)", xlabel="x₁ + x₂, with x₁ = x₂")
-    axis.legend(fontsize=7, loc="center right")
+    axis.legend(fontsize=7, loc="center right", bbox_to_anchor=(1, 0.73))
 
 
 def thresholding(report: Report, axis: pyplot.Axes) -> None:
