@@ -86,6 +86,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
         told = HeaderParser().parsestr(archive.read(name).decode())
     assert (told["Name"], told["Version"], told["Requires-Python"]) == ("whence", whence.__version__, ">=3.11")
     assert told["License-Expression"] == "Apache-2.0"
+    assert "Development Status :: 5 - Production/Stable" in told.get_all("Classifier", [])
     assert told.get_all("Project-URL") is None
     assert told["Home-page"] is None
     assert {"demo", "hf", "plot", "chem", "photos", "run", "s3", "ray", "serve", "docs"} <= set(
