@@ -611,3 +611,35 @@ def test_a_word_that_was_removed_as_one_is_not_counted_once_per_token(method: st
 
 
 SAMPLES = {"lime": {"samples": 64}, "shapley": {"samples": 4}}
+
+
+@pytest.mark.filterwarnings("ignore:.*almost the same at the baseline")
+def test_a_module_with_the_statistics_of_its_batch_is_asked_with_all_rows() -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(5, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(3, 5), norm, nn.Tanh(), nn.Linear(5, 2)).double().eval()
+    x = torch.randn(4, 3, dtype=torch.float64)
+
+    def score(there: tuple[int, ...]) -> Tensor:
+        return model(x * torch.tensor(there, dtype=torch.float64))[:, 0].detach()
+
+    truth = torch.zeros(4, 3, dtype=torch.float64)
+    for order in itertools.permutations(range(3)):
+        for place, unit in enumerate(order):
+            before = tuple(int(u in order[:place]) for u in range(3))
+            after = tuple(int(u in order[: place + 1]) for u in range(3))
+            truth[:, unit] += (score(after) - score(before)) / 6
+    for method in ("shapley", "kernel_shap"):
+        a = whence.explain(model, x, method=method, target=0)
+        assert torch.allclose(a.values, truth, atol=1e-10)
+
+
+def test_a_module_that_mixes_rows_unseen_has_a_gap_and_a_warning() -> None:
+    class Mixing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + x.square().mean(0)
+
+    with pytest.warns(whence.WhenceWarning, match="misses the delta.*beside other rows"):
+        a = whence.explain(Mixing(), torch.rand(3, 4) + 1, method="shapley", target=0)
+    assert a.gap is not None
+    assert float(a.gap.max()) > 0.01

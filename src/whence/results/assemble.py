@@ -206,10 +206,15 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
         f"{op} (in {path or 'the model itself'})" for (op, path), missed in subject.record.lost.items() if any(missed)
     ]
     what = f"Ops without a rule of their own: {', '.join(lost)}. " if lost else ""
+    cause = (
+        "Something may depend on the input in a way that no op shows: an integer, a sorting order, a number read out "
+        "with .item(), an infinity that comes and goes."
+        if subject.record.backwards
+        else "The model may give a row another score beside other rows: explain rows one at a time."
+    )
     warn(
         f"{subject.method}: the sum over the inputs misses the delta by up to {{worst}} of it in {{rows}}. "
-        f"{what}Something may depend on the input in a way that no op shows: an integer, a sorting order, a "
-        "number read out with .item(), an infinity that comes and goes.",
+        f"{what}{cause}",
         rows,
         worst=float(worst.max()),
     )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.engine.blame import out_of_memory
 from whence.subject.subject import Subject
@@ -147,7 +148,7 @@ def rows_are_independent(subject: Subject) -> bool:
     position, and the first comes twice.
     """
     fixed = [value for name, value in subject.inputs.items() if subject.input_roles.get(name, "fixed") == "fixed"]
-    plain = isinstance(subject.model, nn.Module) and not callable(subject.target)
+    plain = isinstance(subject.model, nn.Module) and not (callable(subject.target) or _takes_statistics(subject.model))
     if plain and all(_is_plainly_per_row(value, subject.rows) for value in fixed):
         return True
     record = subject.record
@@ -157,6 +158,11 @@ def rows_are_independent(subject: Subject) -> bool:
         order = torch.tensor([0, *range(subject.rows)][: subject.batch_size], device="cpu")
         record.independent = _has_scores(subject.take(order), score[order.to(score.device)])
     return record.independent
+
+
+def _takes_statistics(model: nn.Module) -> bool:
+    """Whether a batch norm has no statistics of its own, and takes those of the rows that it gets."""
+    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in model.modules())
 
 
 def _is_plainly_per_row(value: Any, rows: int) -> bool:

@@ -23,7 +23,7 @@ from whence.subject.noise import generator
     aliases=("shapley_values", "shapley_value_sampling"),
     propagates=False,
     reference=True,
-    complete=True,
+    complete="exactly",
 )
 def shapley(
     subject: Subject,

@@ -25,7 +25,7 @@ from whence.subject.noise import generator
     aliases=("shap",),
     propagates=False,
     reference=True,
-    complete=True,
+    complete="exactly",
 )
 def kernel_shap(subject: Subject, *, units: Any = "auto", samples: Annotated[int, Bounds(low=4)] = 512) -> Answer:
     """Shapley values by least squares, min Σ_z π(z)·(f(z) − f(x') − φ·z)² with Σφ = f(x) − f(x') kept exactly.
