@@ -223,6 +223,14 @@ def test_the_names_of_units() -> None:
         text_units.parts_of(text, "messages", None)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_no_units_are_tokens(method: str) -> None:
+    lm = language_model("llama")
+    a, b = (whence.explain(lm, "Is it?", method=method, target=OTHER, **own) for own in ({}, {"units": None}))
+    assert a.units == b.units
+    assert torch.equal(a.values, b.values)
+
+
 @pytest.mark.parametrize("method", ["leave_one_out", "shapley"])
 def test_whole_units_are_removed(method: str) -> None:
     """By hand: the score without a sentence, all of whose embeddings are the baseline's."""

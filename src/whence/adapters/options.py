@@ -48,7 +48,8 @@ def by_method(options: Options, name: str) -> tuple[Options, Entry[Method]]:
     """The options with a method by its own name and its parameters complete, and what is known of the method."""
     own, preset = methods.resolve(name)  # an alias may bring parameters
     entry = methods[own]
-    return replace(options, method=own, params=entry.check({**preset, **options.params})), entry
+    given = {key: value for key, value in options.params.items() if key != "units" or value is not None}  # for all
+    return replace(options, method=own, params=entry.check({**preset, **given})), entry
 
 
 def named_rules(rules: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
