@@ -135,6 +135,22 @@ def test_a_prompt_without_a_text_of_its_own_has_no_sources() -> None:
     assert (cited.sentence, cited.sources) == ("Yes.", ())
 
 
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_rows_of_a_contrast_are_what_they_are_alone(name: str) -> None:
+    lm, rows, pair = language_model(name), ["It is hot. Is it?", "A"], (ANSWER, OTHER)
+    for units in (None, "sentences"):
+        some = whence.explain(lm, rows, method="attnlrp", target=whence.contrast(*pair), units=units)
+        for row, own in zip(rows, some, strict=True):
+            alone = whence.explain(lm, row, method="attnlrp", target=whence.contrast(*pair), units=units)
+            assert (own.units, own.special) == (alone.units, alone.special)
+            close(own.values, alone.values, 1e-9)
+            parts = [whence.explain(lm, row, method="attnlrp", target=whence.span(of=answer)) for answer in pair]
+            given = [sum(float(values.sum()) for values in part.by_name().values()) for part in parts]
+            (rests,) = own.receipt["on_the_answers"]
+            assert rests == pytest.approx(alone.receipt["on_the_answers"][0], abs=1e-9)
+            assert float(own.values.sum()) + rests[0] - rests[1] == pytest.approx(given[0] - given[1], abs=1e-9)
+
+
 def test_an_answer_that_ends_at_once_is_its_end() -> None:
     lm = language_model("llama")
     with torch.no_grad():

@@ -122,19 +122,26 @@ def _row_difference(a: Attribution, b: Attribution) -> Attribution:
     if a.sides is not None and not a.one_input:
         facts |= _of_side(a.sides, shown)
     there = [part.baseline_value for part in (a, b)]
-    rests = [float(part.by_name()[shown][..., kept:].sum()) for part in (a, b)]
+    rests = [_rest(part, shown, kept) for part in (a, b)]
+    receipt = _receipts([a.receipt, b.receipt])
+    per_row = [*receipt.get("per_row", ()), "on_the_answers"]
     made = replace(
-        a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, real=None, sides=None,
-        output_value=a.output_value - b.output_value,
+        a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, sides=None,
+        real=torch.ones(1, kept, dtype=torch.bool, device="cpu"), output_value=a.output_value - b.output_value,
         baseline_value=None if there[0] is None or there[1] is None else there[0] - there[1],
         channel_axis=a.by_name("channel_axis")[shown], target=f"{a.target} − {b.target}",
         labels=[f"{one} − {other}" for one, other in zip(a.labels or [], b.labels or [], strict=True)],
         answer=[_rivals(one, other) for one, other in zip(a.answer or [], b.answer or [], strict=True)],
-        receipt=Receipt(_receipts([a.receipt, b.receipt]), {"on_the_answers": rests}), **facts,
+        receipt=Receipt(receipt, {"on_the_answers": [rests], "per_row": per_row}), **facts,
     )  # fmt: skip
     how = a.receipt.get("channels")
     how = how.get(shown) if isinstance(how, Mapping) else how
     return made.channels(how) if how not in (None, "sum") else made
+
+
+def _rest(part: Attribution, shown: str, kept: int) -> float:
+    """What an answer owes to its own tokens: those after the prompt's, or a decoder's."""
+    return sum(float(v[..., kept * (name == shown) :].sum()) for name, v in part.by_name().items())
 
 
 def _rivals(one: Any, other: Any) -> tuple[Any, ...]:
