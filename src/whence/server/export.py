@@ -7,11 +7,13 @@ import json
 import re
 import shlex
 import threading
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from whence.errors import ParameterError, WhenceError
 from whence.evaluation.deletion_check import checked
+from whence.methods import methods
 from whence.results.comparison import Comparison
 from whence.server import given
 from whence.server.asks import Asked, Desk
@@ -105,7 +107,7 @@ def python_of(asked: Asked, wanted: Export, names: list[str]) -> str:
     source = asked.desk.models.offered(wanted.model).source
     kind, value = _row(asked, wanted)
     row = f"model.examples[{value}]" if kind == "example" else repr(value)
-    methods = "".join(f"    {name!r}: {params!r},\n" for name, params in _params(asked, wanted, names).items())
+    listed = "".join(f"    {name!r}: {params!r},\n" for name, params in _params(asked, wanted, names).items())
     target, merged = _target(asked, wanted), asked.kind in ("text", "pair") and wanted.units == "words"
     lines = ["import whence", "", f"model = whence.load({source!r})", f"row = {row}"]
     ids = isinstance(wanted.target, list)
@@ -113,7 +115,7 @@ def python_of(asked: Asked, wanted: Export, names: list[str]) -> str:
         lines += ["from whence.adapters.generation import Continuation", "",
                   f"target = Continuation({target!r}, {wanted.target!r})"]  # fmt: skip
     goal = "" if target is None else ", target=target" if ids else f", target={target!r}"
-    lines += [f"methods = {{\n{methods}}}", f"found = whence.compare(model, row, methods=methods{goal})"]
+    lines += [f"methods = {{\n{listed}}}", f"found = whence.compare(model, row, methods=methods{goal})"]
     if merged:
         lines.append("found = whence.Comparison({name: a.merge_words() for name, a in found.items()})")
     return "\n".join([*lines, "found.show()", 'found.save("whence.html")', ""])
@@ -133,14 +135,21 @@ def shell_of(asked: Asked, wanted: Export, names: list[str]) -> str:
     flags = ("--text", "--second") if kind == "text" else ("--image",)
     parts += [f"{flag}={shlex.quote(str(text))}" for flag, text in zip(flags, texts, strict=False)]
     parts.append(f"--methods {','.join(names)}")
-    given_params: dict[str, Any] = {}
-    for name, params in _params(asked, wanted, names).items():
-        for key, item in params.items():
-            if given_params.setdefault(key, item) != item:
-                raise ParameterError(f"The command has one --{key} for all methods, but {name} has another.\n"
-                                     "  Take the Python instead.")  # fmt: skip
+    given_params = _common(_params(asked, wanted, names))
     parts += [f"--{key.replace('_', '-')}={shlex.quote(str(item))}" for key, item in given_params.items()]
     target = _target(asked, wanted)
     parts += [] if target is None else [f"--target={shlex.quote(str(target))}"]
     parts += ["--words"] if asked.kind in ("text", "pair") and wanted.units == "words" else []
     return " \\\n  ".join([*parts, "--out whence.html"]) + "\n"
+
+
+def _common(by_method: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The parameters of all methods as one command has them: for every method that knows them."""
+    found = {key: item for params in by_method.values() for key, item in params.items()}
+    for name, params in by_method.items():
+        for key, known in methods[name].parameters.items():
+            if key in found and params.get(key, known.default) != found[key]:
+                raise ParameterError(
+                    f"The command has one --{key} for all methods, but {name} has another.\n  Take the Python instead."
+                )
+    return found

@@ -128,3 +128,28 @@ def test_what_cannot_be_exported_is_told(server: Server, body: Any) -> None:
     two = {"shapley": {"samples": 7}, "lime": {"samples": 64}}
     asked = {**body, "format": "shell", "methods": ["shapley", "lime"], "options": two}
     assert "Take the Python instead" in server.refused("POST", "/api/export", asked)[2]
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "name"),
+    [
+        (["integrated_gradients", "conductance"], {"integrated_gradients": {"steps": 3}}, "steps"),
+        (["transformer_attribution", "lrp_gamma"], {}, "composite"),
+    ],
+)
+def test_a_command_that_would_give_other_numbers_is_refused(
+    server: Server, body: Any, methods: list[str], options: Any, name: str
+) -> None:
+    """A parameter of a command is for every method that knows it, and here one of them had its default."""
+    asked = {**body, "format": "shell", "methods": methods, "options": options}
+    status, _, text = server.refused("POST", "/api/export", asked)
+    assert status == 422
+    assert f"one --{name} for all methods" in text
+    same = {**asked, "methods": methods[-1:], "options": {}}
+    assert server.send("POST", "/api/export", same)[0] == 200
+
+
+def test_presets_of_patches_are_not_given_to_methods_that_had_none(server: Server) -> None:
+    asked = {"format": "shell", "model": "zoo:fashion-vit", "input": {"example": 2}}
+    text = server.refused("POST", "/api/export", {**asked, "methods": ["shapley", "occlusion"]})[2]
+    assert "one --units for all methods" in text
