@@ -19,7 +19,7 @@ import torch
 
 import whence
 from tests.support.processes import full_disk
-from tests.support.runs import METHODS, parts, rows, run_of, written
+from tests.support.runs import METHODS, Small, parts, rows, run_of, written
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOW = "tests.support.runs:slow"
@@ -176,7 +176,9 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     whole = parts(tmp_path / "run")
     with pytest.raises(whence.FileError, match=r"options: seed was None, is 1"):
         run_of(data, tmp_path / "run", seed=1)
-    with pytest.raises(whence.FileError, match="model: was 'contents .*', is 'contents "):
+    with pytest.raises(
+        whence.FileError, match=r"model: was 'contents .*', is 'contents .*' \(.* before, now .*deadly\)"
+    ):
         run_of(data, tmp_path / "run", "tests.support.runs:deadly")
     with pytest.raises(whence.FileError, match="shard_rows: was 8, is 4"):
         run_of(data, tmp_path / "run", shard_rows=4)
@@ -184,6 +186,17 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(whence.FileError, match=r"data: .*rows.jsonl has other contents \(24 rows in .*, now 23 in"):
         run_of(data, tmp_path / "run")
     assert parts(tmp_path / "run") == whole
+
+
+def test_of_a_method_s_many_parameters_the_one_that_changed_is_told(tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.jsonl", 8)
+    model, out = Small().eval(), tmp_path / "run"
+    whence.run(model, data, methods={"integrated_gradients": {"tolerance": 0.01}, "gradient": {}}, out=out)
+    with pytest.raises(
+        whence.FileError,
+        match=r"methods: integrated_gradients.tolerance was 0.01, is 0.02; gradient was {.*}, is None\n",
+    ):
+        whence.run(model, data, methods={"integrated_gradients": {"tolerance": 0.02}}, out=out)
 
 
 @pytest.mark.slow

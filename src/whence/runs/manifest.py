@@ -93,11 +93,17 @@ def check(old: Mapping[str, Any], new: Mapping[str, Any], place: str) -> None:
 def _difference(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     if name == "data":
         return f"data: {_data(old['data'], new['data'])}"
-    a, b = old["of"].get(name), new["of"][name]
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-        return f"{name}: " + "; ".join(f"{key} was {_short(a.get(key))}, is {_short(b.get(key))}" for key in keys)
-    return f"{name}: was {_short(a)}, is {_short(b)}"
+    called = f" ({old['model']} before, now {new['model']})" * (name == "model" and old["model"] != new["model"])
+    return f"{name}: " + "; ".join(_changes("", old["of"].get(name), new["of"][name])) + called
+
+
+def _changes(place: str, a: Any, b: Any) -> list[str]:
+    """What is another in two values, entry by entry where both have entries."""
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return [f"{place} was {_short(a)}, is {_short(b)}".lstrip()]
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    at = {key: place if key == "params" else f"{place}.{key}".lstrip(".") for key in keys}
+    return [one for key in keys for one in _changes(at[key], a.get(key), b.get(key))]
 
 
 def _data(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> str:
