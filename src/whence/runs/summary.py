@@ -147,7 +147,9 @@ def summarize(
     for block in blocks(run, unit):
         stream.add(block)
     if not stream.rows:
-        raise InputError(f"{run.storage.address} has no explained rows.\n  errors/ says why.")
+        way = f"Its predictions and labels are of: {', '.join(run.classes)}." if run.chosen else "errors/ says why."
+        of = "The selection from " * bool(run.chosen) + run.storage.address
+        raise InputError(f"{of} has no explained rows.\n  {way}")
     return stream.summary(unit, run)
 
 
