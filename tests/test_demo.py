@@ -135,6 +135,18 @@ def test_what_whence_warned_of_stands_above_the_demos_picture(tmp_path, monkeypa
     assert not [one for one in recwarn if issubclass(one.category, whence.WhenceWarning)]
 
 
+@pytest.mark.parametrize(
+    ("package", "known"), [("transformers", "transformers"), ("PIL", "Pillow"), ("rdkit", "RDKit")]
+)
+def test_the_demo_says_at_once_which_extra_it_needs(tmp_path, monkeypatch, capsys, package, known):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    code, _, err = run(capsys, "demo", "--out", str(tmp_path / "demo.html"))
+    assert code == 2
+    assert f"whence demo needs {known}, which is not installed.\n  pip install 'whence[demo]'" in err
+    assert not (tmp_path / "demo.html").exists()
+
+
 def test_without_the_photographs_network_the_demo_shows_another_image_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("whence.zoo.photos.CODE", "no_such_package_anywhere")
     monkeypatch.setattr("whence.demo.CASES", CASES[:1])

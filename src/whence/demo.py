@@ -17,6 +17,7 @@ from whence.evaluation.deletion_check import checked
 from whence.evaluation.evaluate import evaluate
 from whence.methods import methods
 from whence.results.attribution import Attribution
+from whence.util.checks import check_installed
 from whence.util.files import put
 from whence.util.progress import bar
 
@@ -72,6 +73,7 @@ def run(out: Path, progress: bool | None = None) -> str:
     from whence.views.comparison import FOOT
     from whence.views.components import page, text
 
+    check_installed("whence demo", "demo", transformers="transformers", PIL="Pillow", rdkit="RDKit")
     start = time.perf_counter()
     cases, note = _cases()
     total = sum(len(_asked(case)) for case in cases) + (_AROUND if cases else 0)

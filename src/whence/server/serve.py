@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
@@ -15,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import ParameterError, WhenceWarning
+from whence.util.checks import check_installed
 from whence.util.terminal import say
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from whence.server.models import Models
     from whence.server.security import Access, Guard
 
-_NEEDED = ("fastapi", "uvicorn")
-
 
 def serve(
     models: Sequence[str] = (), run: str | None = None, *, host: str = "127.0.0.1", port: int = 8000,
     opened: bool = False, allowed: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Serve the page until the process is asked to end."""
-    _check_installed()
+    check_installed("whence serve", "serve", fastapi="fastapi", uvicorn="uvicorn")
     import uvicorn
 
     from whence.server.app import build
@@ -78,12 +76,6 @@ def _ending(server: Any, app: Guard) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _check_installed() -> None:
-    for name in _NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise ParameterError(f"whence serve needs {name}, which is not installed.\n  pip install 'whence[serve]'")
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
@@ -21,6 +22,13 @@ def check_choice(name: str, value: Any, allowed: Iterable[str], owner: str = "")
     names = list(allowed)
     if value not in names:
         raise not_allowed(name, value, f"one of {', '.join(map(repr, names))}", owner)
+
+
+def check_installed(asking: str, extra: str, **packages: str) -> None:
+    """Raise unless each package can be found: the name by which it is imported, and the one that people know."""
+    for package, known in packages.items():
+        if importlib.util.find_spec(package) is None:
+            raise ParameterError(f"{asking} needs {known}, which is not installed.\n  pip install 'whence[{extra}]'")
 
 
 def is_whole(value: Any) -> bool:
