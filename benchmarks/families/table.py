@@ -66,7 +66,7 @@ LEGEND = (
     "- no attention: the model has none, and the method says so. clear error: a `WhenceError`, with its number below.",
     "- gap: the values do not sum to the delta (or relevance is not accounted for), by so much, and a warning says so.",
     "- rows ≠: a row alone differs from the row in the batch, by so much of the row's largest value.",
-    "- disagreement: with the independent computation, by so much; raw traceback: an error that nobody meant; "
+    "- disagreement: with the independent computation, by so much; raw traceback: an unintended error; "
     "no end: a crash, or too slow.",
 )
 

@@ -1,4 +1,4 @@
-"""The registry of properties, what a measurement says, and how the worst of many is told."""
+"""The registry of properties, what a measurement says, and how the worst of many is reported."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from whence.evaluation.requests import Result, View
     within=(0, None),
 )
 def completeness_gap(view: View, *, relative: bool = True) -> Result:
-    """|Σφ − (f(x) − f(x'))|, relative to |f(x) − f(x')| or as it is; the other one is told beside it.
+    """|Σφ − (f(x) − f(x'))|, relative to |f(x) − f(x')| or as it is; the other one is given beside it.
 
     Methods without a baseline of their own take the evaluation's, `baseline=0`; without one they have no score, nor do
     texts that are read in overlapping windows.

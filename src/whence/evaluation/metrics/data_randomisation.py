@@ -14,7 +14,7 @@ from whence.util.stats import spearman
 def data_randomisation(view: View, *, model: Any = None, absolute: bool = True) -> Asking:
     """|ρ|, the rank correlation of |φ| with |φ| under `model`, of the same form but trained on permuted labels.
 
-    A method that depends on what was learnt falls to 0. `absolute=False` ranks φ; the signed ρ is told beside it.
+    A method that depends on what was learnt falls to 0. `absolute=False` ranks φ; the signed ρ is given beside it.
     """
     if model is None or not callable(model):
         raise ParameterError(

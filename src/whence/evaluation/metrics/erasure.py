@@ -53,7 +53,7 @@ def erasure_set(
     """The share of weights erased, highest ranked first, until the decision flips.
 
     Rows that never flip count as 1, or not at all (`never="drop"`); how many there are, and what part of all attention
-    was erased, are told beside it.
+    was erased, are given beside it.
     """
     positions = _positions(view)
     if len(positions) < 2:

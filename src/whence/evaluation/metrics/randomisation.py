@@ -22,7 +22,7 @@ def model_randomisation(
     """Mean rank correlation of φ with itself as weights turn random from the top down, or one stage at a time.
 
     It should fall to 0, and no further: −1 is the same map upside down. `absolute` ranks |φ|; the correlation of signed
-    φ is told beside it.
+    φ is given beside it.
     """
     root = view.example.root
     count = stages if root is None else len(stages_of(root, stages))
