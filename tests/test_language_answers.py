@@ -257,6 +257,15 @@ def test_sentences_of_a_source_are_removed_as_a_whole() -> None:
     assert float(a.values["decoder_input_ids"].abs().max()) == 0
 
 
+def test_the_sources_of_a_translation() -> None:
+    lm = language_model("t5")
+    asked: dict[str, Any] = {"target": whence.span(of=ANSWER), "units": "sentences", "wrt": "input_ids"}
+    (cited,) = whence.explain(lm, PROMPT, method="attnlrp", **asked).cite(k=2, model=lm)
+    lost = whence.explain(lm, PROMPT, method="leave_one_out", **asked)
+    expected = dict(zip(lost.units[0], lost.values[0].tolist(), strict=True))
+    assert {source.text: source.drop for source in cited.sources} == pytest.approx(expected)
+
+
 def test_units_of_both_sides_are_drawn_with_their_names_on_one_scale() -> None:
     pytest.importorskip("matplotlib")
     units = {"input_ids": "sentences", "decoder_input_ids": "words"}

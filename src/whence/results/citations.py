@@ -136,7 +136,8 @@ def _drops(
     if rivals := rivals_of(a):
         target = Contrast(*(Continuation(text, ids) for text, ids in rivals))
     units = {str(n): span for n, span in enumerate(spans)}
-    lost = explain(model, prompt, method="leave_one_out", target=target, units=units)
+    wrt = "input_ids" if model.entry.text_target else None  # what an encoder reads, without what a decoder has written
+    lost = explain(model, prompt, method="leave_one_out", target=target, units=units, wrt=wrt)
     assert lost.units is not None
     by_name = dict(zip(lost.units[0], lost.values[0].tolist(), strict=True))
     return [by_name[str(n)] for n in range(len(spans))]
