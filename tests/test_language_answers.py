@@ -264,6 +264,9 @@ def test_the_sources_of_a_translation() -> None:
     lost = whence.explain(lm, PROMPT, method="leave_one_out", **asked)
     expected = dict(zip(lost.units[0], lost.values[0].tolist(), strict=True))
     assert {source.text: source.drop for source in cited.sources} == pytest.approx(expected)
+    both = whence.explain(lm, PROMPT, method="attnlrp", target=whence.span(of=ANSWER))
+    with pytest.raises(whence.WhenceError, match=r'(?s)text that the encoder reads.*wrt="input_ids"'):
+        both.cite()
 
 
 def test_units_of_both_sides_are_drawn_with_their_names_on_one_scale() -> None:

@@ -46,6 +46,11 @@ class Citation:
 def cited(a: Attribution, k: int, units: Any, model: Any) -> list[Citation]:
     """For each sentence of the answer, the k units of the prompt that raise its score most."""
     check_count("k", k)
+    if len(a) == 1 and a.answer is not None and not a.one_input:
+        raise InputError(
+            "cite() needs the values of the text that the encoder reads, but the answer's own are there, too.\n"
+            '  Explain it with target=whence.span(of="the answer") and wrt="input_ids".'
+        )
     if len(a) != 1 or a.text is None or a.answer is None or a.spans is None or not a.one_input:
         raise InputError(
             "cite() needs one prompt and its answer.\n  Explain a text or a conversation with target= the answer, "
