@@ -237,6 +237,19 @@ def test_a_report_from_the_command_line(
     assert math.isfinite(float(re.search(r"share in common\n.*\n.*\n\S+ +\S+ +([\d.]+)", told)[1]))  # type: ignore[index]
 
 
+def test_rows_that_were_explained_for_another_class_come_after_those_whose_prediction_changed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in rows(60)))
+    a = whence.run(Small(), path, methods="gradient", out=tmp_path / "a")
+    b = whence.run(Other(), path, methods="gradient", out=tmp_path / "b", target=0)
+    notes = whence.diff(a, b).predictions
+    flips = [note.about["prediction"] != note.about["after"]["prediction"] for note in notes]
+    assert 0 < sum(flips) < len(flips)
+    assert flips == sorted(flips, reverse=True)
+    assert all(note.value >= 1 for note in notes[: sum(flips)])
+    assert all(note.value < 1 for note in notes[sum(flips) :])
+
+
 # ---- what the gate must not pass ----
 
 

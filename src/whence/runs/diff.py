@@ -276,17 +276,19 @@ class _Stream:
         return found, random
 
     def _add_predictions(self, about: list[dict[str, Any]]) -> None:
-        sizes = []
+        sizes, others = [], []  # others: rows that were explained for another class
         for row in about:
             by = "score" if row["probability"] is None else "probability"  # a model without classes has scores alone
             p, q = (math.nan if one[by] is None else one[by] for one in (row, row["after"]))
-            other = any(row[name] != row["after"][name] for name in ("prediction", "target"))
-            self.changed += other
+            flips, targets = (row[name] != row["after"][name] for name in ("prediction", "target"))
+            self.changed += flips or targets
             self.flows.add([(str(row["prediction"]), str(row["after"]["prediction"]))])
             # A's class had p and has at most 1 − q now; rows with another prediction come before all others
-            sizes.append(1 + (0.0 if math.isnan(p + q) else p + q - 1) if other else abs(p - q))
+            size = max(0.0, p + q - 1) if flips else abs(p - q)
+            sizes.append(flips + (0.0 if math.isnan(size) else size))
+            others.append(targets)
         found = np.array(sizes)
-        self.predictions.add(np.where(found > 0, found, np.nan), about)
+        self.predictions.add(np.where((found > 0) | np.array(others), found, np.nan), about)
 
     def diff(self, names: tuple[str, str], unit: str, alone: Sequence[int]) -> Diff:
         kept: dict[int, Pair] = {}
