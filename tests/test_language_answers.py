@@ -151,6 +151,21 @@ def test_rows_of_a_contrast_are_what_they_are_alone(name: str) -> None:
             assert float(own.values.sum()) + rests[0] - rests[1] == pytest.approx(given[0] - given[1], abs=1e-9)
 
 
+def test_the_receipt_of_a_contrast_has_one_fact_per_row() -> None:
+    lm, rows, pair = language_model("llama"), ["It is hot. Is it?", "A"], (ANSWER, OTHER)
+    asked: dict[str, Any] = {"method": "integrated_gradients", "tolerance": 0.3, "baseline": "pad"}
+    some = whence.explain(lm, rows, target=whence.contrast(*pair), **asked)
+    parts = [whence.explain(lm, rows, target=whence.span(of=answer), **asked) for answer in pair]
+    first, second = (part.receipt for part in parts)
+    for name, of_both in {
+        "converged": min,
+        "tolerance_reached": max,
+        "gradient_evaluations": lambda ab: sum(ab),
+    }.items():
+        assert some.receipt[name] == [of_both(ab) for ab in zip(first[name], second[name], strict=True)]
+        assert some[1].receipt[name] == some.receipt[name][1:]
+
+
 def test_an_answer_that_ends_at_once_is_its_end() -> None:
     lm = language_model("llama")
     with torch.no_grad():

@@ -124,7 +124,8 @@ def _row_difference(a: Attribution, b: Attribution) -> Attribution:
     there = [part.baseline_value for part in (a, b)]
     rests = [_rest(part, shown, kept) for part in (a, b)]
     receipt = _receipts([a.receipt, b.receipt])
-    per_row = [*receipt.get("per_row", ()), "on_the_answers"]
+    told = {name: _of_both(*receipt.pop(name)) for name in receipt.pop("per_row", ())}
+    per_row = {name: [fact] for name, fact in told.items() if fact is not None} | {"on_the_answers": [rests]}
     made = replace(
         a, values=values, raw=raw, raising=None, gap=None, residual=None, kept={}, sides=None,
         real=torch.ones(1, kept, dtype=torch.bool, device="cpu"), output_value=a.output_value - b.output_value,
@@ -132,11 +133,20 @@ def _row_difference(a: Attribution, b: Attribution) -> Attribution:
         channel_axis=a.by_name("channel_axis")[shown], target=f"{a.target} − {b.target}",
         labels=[f"{one} − {other}" for one, other in zip(a.labels or [], b.labels or [], strict=True)],
         answer=[_rivals(one, other) for one, other in zip(a.answer or [], b.answer or [], strict=True)],
-        receipt=Receipt(receipt, {"on_the_answers": [rests], "per_row": per_row}), **facts,
+        receipt=Receipt(receipt, per_row, {"per_row": list(per_row)}), **facts,
     )  # fmt: skip
     how = a.receipt.get("channels")
     how = how.get(shown) if isinstance(how, Mapping) else how
     return made.channels(how) if how not in (None, "sum") else made
+
+
+def _of_both(one: Any, other: Any) -> Any:
+    """A fact about a difference of answers: what holds of both, what both took, the larger error, else nothing."""
+    if isinstance(one, bool):
+        return one and other
+    if isinstance(one, int):
+        return one + other
+    return max(one, other) if isinstance(one, float) else one if one == other else None
 
 
 def _rest(part: Attribution, shown: str, kept: int) -> float:
