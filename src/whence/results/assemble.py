@@ -200,7 +200,7 @@ def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     coarse = max(torch.finfo(value.dtype).eps for value in values.values())
     worst = gap.reshape(len(gap), -1).amax(1)
     rows = (worst > max(1e-4, min(1e4 * coarse, 16 * coarse + 1e-3))).nonzero().flatten().tolist()
-    if not rows:
+    if not rows or (subject.record.chance and not subject.record.backwards):
         return
     lost = [
         f"{op} (in {path or 'the model itself'})" for (op, path), missed in subject.record.lost.items() if any(missed)

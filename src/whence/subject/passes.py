@@ -175,7 +175,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     if measures:
         drawn = not torch.equal(torch.get_rng_state(), random)
         if drawn and not subject.values:  # what is substituted cannot be given to the plain model
-            chance.warn_of_chance(subject.method, held, lambda: _scored(subject, plain_output(subject, leaves)))
+            chance.warn_of_chance(subject, held, lambda: _scored(subject, plain_output(subject, leaves)))
         facts.score, facts.index = score.detach(), index
         if not (callable(subject.target) or isinstance(output, Tensor)):
             subject.record.overall |= logits.scores_from(output)

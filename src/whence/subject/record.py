@@ -41,6 +41,7 @@ class Record:
     by_layer: bool = False  # a pass in one piece would take more memory than it may
     opens: bool = False  # the model's own functions have no derivative here, and are run openly
     families: set[str] = field(default_factory=set)  # of the live ops
+    chance: bool = False  # scores change with what the model draws, and that was warned of
     independent: bool | None = None  # whether a row has the same score wherever it stands, once that was tried
     max_rows: int | None = None  # that fit into one pass, once memory was found too small
     bytes_per_row: float = 0.0  # of one pass, counted over its live ops
