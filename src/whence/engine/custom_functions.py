@@ -244,7 +244,7 @@ def _places(x: Tensor) -> Iterator[Tensor]:
     """Where values are exchanged: in neither pattern are all entries along an axis treated alike."""
     steps = [torch.arange(n, device=x.device).view(-1, *[1] * (x.dim() - axis - 1)) for axis, n in enumerate(x.shape)]
     yield sum(steps, torch.zeros(x.shape, dtype=torch.int64, device=x.device)) % 2 == 0
-    yield (torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.5).to(x.device)
+    yield (torch.rand(x.shape, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5).to(x.device)
 
 
 def _near(a: Tensor, b: Tensor, tolerance: float) -> bool:

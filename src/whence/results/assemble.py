@@ -196,8 +196,9 @@ def _warn_of_non_finite(subject: Subject, values: Mapping[str, Tensor]) -> None:
 
 def _warn_of_a_gap(subject: Subject, gap: Tensor) -> None:
     """Beyond rounding, which is coarse in half precision."""
-    values = subject.measured.values or {"": gap}
-    coarse = max(torch.finfo(value.dtype).eps for value in values.values())
+    score = subject.measured.score
+    values = [x for x in (subject.measured.values or {}).values() if x.is_floating_point()]  # and not whole numbers
+    coarse = max(torch.finfo(value.dtype).eps for value in values or [gap if score is None else score])
     worst = gap.reshape(len(gap), -1).amax(1)
     rows = (worst > max(1e-4, min(1e4 * coarse, 16 * coarse + 1e-3))).nonzero().flatten().tolist()
     if not rows or (subject.record.chance and not subject.record.backwards):
