@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence.results.text_units import ANSWER, REST, TEMPLATE, WHOLE, Part, numbers_of, parts_of
+from whence.results.text_units import ANSWER, REST, TEMPLATE, WHOLE, Part, is_by_side, numbers_of, parts_of
 from whence.util.keys import SOURCE, WRITTEN
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Side = Mapping[str, Any]  # the text, and of each token: where it stands in it, 
 
 def by_side(units: Any) -> dict[str, Any]:
     """What was asked for of each side; None: of the written one, nothing of its own."""
-    if isinstance(units, Mapping) and units and set(units) <= {SOURCE, WRITTEN}:
+    if is_by_side(units):
         return {SOURCE: units.get(SOURCE), WRITTEN: units.get(WRITTEN)}
     return {SOURCE: units, WRITTEN: None}
 

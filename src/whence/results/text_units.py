@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from whence.errors import InputError, ParameterError, did_you_mean
+from whence.util.keys import SOURCE, WRITTEN
 
 if TYPE_CHECKING:
     from whence.results.attribution import Attribution
@@ -36,9 +37,13 @@ def is_text_unit(units: Any) -> bool:
 
 def of_source(units: Any) -> Any:
     """Units by the name of an encoder's and a decoder's input: those of the text that is read; others as they are."""
-    by_name = isinstance(units, Mapping) and set(units) <= {"input_ids", "decoder_input_ids"}
-    own = units.get("input_ids") if by_name else units
-    return own if by_name and is_text_unit(own) else units
+    own = units.get(SOURCE) if is_by_side(units) else units
+    return own if is_text_unit(own) else units
+
+
+def is_by_side(units: Any) -> bool:
+    """Whether units are given by the name of an encoder's and a decoder's input."""
+    return isinstance(units, Mapping) and bool(units) and set(units) <= {SOURCE, WRITTEN}
 
 
 def parts_of(text: Any, units: Any, messages: Sequence[tuple[str, int, int]] | None) -> list[Part]:
