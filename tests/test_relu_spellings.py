@@ -125,3 +125,38 @@ def test_other_activations_by_definition(name: str) -> None:
     close(guided.values, (m * slope) @ w.T, 1e-12)
     deconv = whence.explain(lambda x: act(x @ w) @ v, x, method="deconvnet", target=1, unruled="error")
     close(deconv.values, m @ w.T, 1e-12)
+
+
+WRITTEN_OUT = {
+    "where": lambda: lambda x: torch.where(x > 0, x, 0.0),
+    "times a comparison": lambda: lambda x: x * (x > 0),
+    "masked_fill": lambda: lambda x: x.masked_fill(x < 0, 0.0),
+    "half of a sum": lambda: lambda x: (x + x.abs()) / 2,
+    "the larger of two": lambda: lambda x: torch.stack([x, torch.zeros_like(x)]).amax(0),
+}
+
+
+@pytest.mark.parametrize("method", ["guided_backprop", "deconvnet", "guided_grad_cam"])
+@pytest.mark.parametrize("spelling", WRITTEN_OUT)
+def test_rectifiers_that_are_written_out_are_warned_about(spelling: str, method: str) -> None:
+    x = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(2)).double()
+    more = {"at": "pool"} if method == "guided_grad_cam" else {}
+    model = net(WRITTEN_OUT[spelling])
+    with pytest.warns(whence.WhenceWarning, match=r"met no ReLU .* write torch\.relu\(x\)"):
+        e = whence.explain(model, x, method=method, target=0, **more)
+    if not more:
+        close(e.values, whence.explain(model, x, method="gradient", target=0).values, 1e-12)
+
+
+def test_a_rule_of_the_users_own_makes_up_for_a_rectifier_that_is_written_out() -> None:
+    x = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(2)).double()
+    rules = {"where": lambda call, m: call.vjp(m.clamp(min=0))}
+    e = whence.explain(net(WRITTEN_OUT["where"]), x, method="guided_backprop", target=0, rules=rules)
+    close(e.values, whence.explain(net(nn.ReLU), x, method="guided_backprop", target=0).values, 1e-12)
+    assert not e.receipt["warnings"]
+
+
+@pytest.mark.parametrize("between", [nn.Softplus, nn.Tanh, nn.Identity])
+def test_a_model_without_rectifiers_is_not_warned_about(between: Callable[[], nn.Module]) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), between(), nn.Linear(5, 2))
+    assert not whence.explain(model, torch.randn(2, 4), method="guided_backprop", target=0).receipt["warnings"]

@@ -21,6 +21,8 @@ from torch.autograd import Function
 from whence.engine import quantised
 from whence.engine.nodes import untold
 from whence.engine.ops import Spelling
+from whence.engine.tape import CopiesNeeded, RowsNeeded
+from whence.errors import DivergedError
 from whence.util.tree import tensors_in
 
 if TYPE_CHECKING:
@@ -123,21 +125,31 @@ def _run(flow: Flow, cls: Any, plain: Callable[..., Any], args: Any, kwargs: Any
         flow.closed.add(cls.__name__)
         return plain(*args, **kwargs)
     if family is not None:
-        spelled = Spelling(cls.__name__, writes=False, inplace_at=None, metadata=False, family=family)
-        with torch._C.DisableTorchFunction():  # as in the handler
-            return flow.handle(spelled, plain, args, kwargs)
-    if ruled or flow.captures.active or flow.plan.opens:
+        return _as_one_op(flow, cls, family, plain, args, kwargs)
+    begun = flow.tape.open() if flow.tape is not None else ()
+    if begun is not None and (ruled or flow.captures.active or flow.plan.opens):
         flow.opening += 1
         try:
             result = opened(cls, args, kwargs)
             if any(flow.is_live(t) for t in tensors_in(result)):
                 return result
+        except (DivergedError, RowsNeeded, CopiesNeeded):
+            raise
         except Exception:  # it needs more of its context than is here
             flow.log.plain = False
         finally:
             flow.opening -= 1
+        if flow.tape is not None:
+            flow.tape.close(begun)
     flow.closed.add(cls.__name__)
-    return plain(*args, **kwargs)
+    return _as_one_op(flow, cls, "", plain, args, kwargs) if ruled else plain(*args, **kwargs)
+
+
+def _as_one_op(flow: Flow, cls: Any, family: str, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The function with the derivative that it gives itself, under its own name if it is of no known family."""
+    spelled = Spelling(cls.__name__, writes=False, inplace_at=None, metadata=False, family=family)
+    with torch._C.DisableTorchFunction():  # as in the handler
+        return flow.handle(spelled, plain, args, kwargs)
 
 
 def _quantised(flow: Flow, plain: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
@@ -210,8 +222,8 @@ def elementwise(run: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> st
         written |= not torch.equal(handed, point)
         return result
 
-    other = x.flatten().roll(1).view_as(x) * 0.5 - 0.25
     with torch.no_grad(), torch._C.DisableTorchFunction():
+        other = x.flatten().roll(1).view_as(x) * 0.5 - 0.25
         try:
             y, there = at(x), at(other)
             if not all(isinstance(t, Tensor) and t.shape == x.shape and t.dtype == x.dtype for t in (y, there)):

@@ -178,6 +178,8 @@ class Flow(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if kwargs:
             args, kwargs = placed(func, args, kwargs)
+            if self.opening and kwargs.get("out") is not None:
+                raise TypeError(f"{spelled.name}(out=…) has no derivative: the function is to stay closed")
         if detaches:
             return self._look_through(spelled.name, func, args)
         if self.plan.light and self.leaves.all_entered():

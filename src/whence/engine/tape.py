@@ -52,12 +52,29 @@ class Tape(Tracker):
     copies: bool = False
     entries: deque[TapeEntry] = field(default_factory=deque)
     sorts: deque[Tensor] = field(default_factory=deque)  # permutations by which constants were sorted
+    opened: deque[bool] = field(default_factory=deque)  # for each of the model's own functions: whether its ops follow
     replays: bool = False
     played: int = 0
 
     def rewind(self) -> None:
         """The recording is over; the next pass is replayed against it."""
         self.replays = True
+
+    def open(self) -> tuple[int, ...] | None:
+        """Where a function begins whose forward is to be run op by op; None if that failed in the reference."""
+        if self.replays:
+            return () if self.opened.popleft() else None
+        self.opened.append(True)
+        return len(self.entries), len(self.sorts), len(self.opened)
+
+    def close(self, begun: tuple[int, ...]) -> None:
+        """Take back what was recorded since: the function is one op."""
+        held: tuple[deque[Any], ...] = (self.entries, self.sorts, self.opened)
+        for recorded, length in zip(held, begun, strict=False):
+            while len(recorded) > length:
+                recorded.pop()
+        if not self.replays:
+            self.opened[-1] = False
 
     def before(self, op: Op) -> None:
         """Take this op down, or give it what the reference took down of it."""

@@ -16,7 +16,7 @@ from whence.engine.places import Place
 from whence.errors import InputError, MethodError
 from whence.methods import method
 from whence.methods.answer import Answer
-from whence.methods.guided import GUIDED
+from whence.methods.guided import GUIDED, pulled
 from whence.subject import Subject, inside
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}  # interpolation, by the number of a map's dimensions
@@ -48,7 +48,7 @@ def guided_grad_cam(subject: Subject, *, upsample: Literal["linear", "nearest"] 
     The layer is chosen as grad_cam chooses it.
     """
     name, layer, maps = _maps(subject, positive=True)
-    signal = subject.run(GUIDED).pull()[name]  # (rows, k, channels, places…)
+    signal = pulled(subject, GUIDED)[name]  # (rows, k, channels, places…)
     size = signal.shape[3:]
     mode = _LINEAR.get(len(size), "nearest") if upsample == "linear" else "nearest"
     stretched = nn.functional.interpolate(maps.flatten(0, 1)[:, None], size, mode=mode)  # (rows·k, 1, places…)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from whence.engine.call import Call, Gradients, Rule, derivative
+from whence.errors import warn
 from whence.methods import method
 from whence.subject import Subject
 
@@ -43,6 +44,22 @@ def _table(relu: Rule, leaky: Rule, smooth: Rule) -> dict[str, Rule]:
 
 
 GUIDED = _table(positive_both, positive_part, positive_evidence)
+DECONVNET = _table(positive_signal, positive_signal, positive_signal)
+# ops by which a rectifier is written out: where(x > 0, x, 0), (x + |x|) / 2, stack([x, 0]).amax(0)
+_WRITTEN_OUT = frozenset("gt ge lt le abs sign floor max".split())
+
+
+def pulled(subject: Subject, rules: dict[str, Rule]) -> dict[str, Tensor]:
+    """The signal at the inputs under a table of rules; a warning where all rectifiers may be written out."""
+    values, record = subject.run(rules).pull(), subject.record
+    nothing = all(rules.get(family, derivative) is derivative for family, _ in record.ruled)
+    if nothing and not subject.rules and record.families & _WRITTEN_OUT:
+        warn(
+            f"{subject.method}: met no ReLU and no smooth activation, so signals were the plain gradient's. If the "
+            "model compares values with 0, as in torch.where(x > 0, x, 0), these rectifiers are not recognised: write "
+            "torch.relu(x), or give a rule with rules=."
+        )
+    return values
 
 
 @method(
@@ -54,7 +71,7 @@ GUIDED = _table(positive_both, positive_part, positive_evidence)
 )
 def deconvnet(subject: Subject) -> dict[str, Tensor]:
     """The gradient in which a ReLU passes every positive signal, m·1[m>0], and ignores its own forward value."""
-    return subject.run(_table(positive_signal, positive_signal, positive_signal)).pull()
+    return pulled(subject, DECONVNET)
 
 
 @method(
@@ -66,4 +83,4 @@ def deconvnet(subject: Subject) -> dict[str, Tensor]:
 )
 def guided_backprop(subject: Subject) -> dict[str, Tensor]:
     """The gradient in which a ReLU passes positive signals of positive activations only, m·1[x>0]·1[m>0]."""
-    return subject.run(GUIDED).pull()
+    return pulled(subject, GUIDED)

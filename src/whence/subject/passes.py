@@ -24,12 +24,8 @@ from whence.engine.modules import watched
 from whence.engine.plan import OverBudget, Plan
 from whence.engine.scope import Watch, rewind
 from whence.engine.tape import WAY_OUT, CopiesNeeded, RowsNeeded, Tape
-from whence.errors import (
-    DivergedError,
-    ModelError,
-    TargetError,
-    WhenceError,
-)
+from whence.errors import DivergedError, ModelError, TargetError, WhenceError
+from whence.rules.ledger import RowsLost
 from whence.rules.reveal_cancel import Parts, parts_of
 from whence.subject import chance, logits, targets
 from whence.subject.checks import check_pass, independent
@@ -353,7 +349,7 @@ class Pass:
     def _opened(self, error: Exception) -> Pass:
         """The pass anew where a function of the model's own did not differentiate itself; else raise what it raised."""
         record = self.subject.record
-        if self.flow.closed and record.opens and not isinstance(error, WhenceError):
+        if self.flow.closed and record.opens and not isinstance(error, WhenceError | RowsLost):
             raise ModelError(
                 f"The model's own {' and '.join(sorted(self.flow.closed))} has no derivative here. It raised "
                 f"{type(error).__name__}: {error}\n  Choose a method that reads outputs alone, such as occlusion."
