@@ -50,7 +50,8 @@ def test_the_league_tables_intervals_are_within_what_a_metric_can_be(field):
         lines = list(csv.DictReader(file))
     assert len(lines) > 100
     for line in lines:
-        least, most = whence.metrics[line["metric"]].facts.get("within") or (None, None)
+        facts = whence.metrics[line["metric"]].facts
+        least, most = facts.get("within") or facts.get("within_probability") or (None, None)
         assert least is None or not float(line["low"]) < least, line
         assert most is None or not float(line["high"]) > most, line
 

@@ -78,7 +78,7 @@ def test_intervals_and_bands_stay_within_what_a_metric_can_be(sentiment: Any) ->
     board = whence.evaluate(sentiment, rows, methods=["attnlrp", "raw_attention"], metrics=names)
     free = 0
     for column in board.columns:
-        low, high = column.facts["within"]
+        low, high = column.facts.get("within") or column.facts["within_probability"]
         for method in board.methods:
             score = board[method, column.name]
             assert not score.low < low, (method, column.name)
@@ -93,6 +93,22 @@ def test_intervals_and_bands_stay_within_what_a_metric_can_be(sentiment: Any) ->
         sentiment, rows, methods=["attnlrp"], metrics={"insertion": {"output": "logit"}}, progress=False
     )
     assert logits["attnlrp", "insertion"].high > 1  # a logit has no range
+
+
+def test_squares_and_correlations_of_logits_have_a_range_all_the_same() -> None:
+    """Infidelity is a mean of squares, whatever output it reads: its interval does not begin below 0."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    given = {name: {"output": "logit"} for name in ("infidelity", "faithfulness_correlation", "sensitivity_n")}
+    rows = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+    rows[0] *= 30  # one large square among small ones: a bootstrap-t interval alone would reach below 0
+    board = whence.evaluate(model, rows, methods=["gradient", "input_x_gradient"], metrics=given)
+    for column in board.columns:
+        low, high = column.facts["within"]
+        for method in board.methods:
+            score = board[method, column.name]
+            assert score.low >= low, (method, column.name)
+            assert high is None or score.high <= high, (method, column.name)
+    assert any(board[method, "infidelity"].low == 0 for method in board.methods)
 
 
 def test_the_interval_of_a_pointing_game_with_ties_is_one_of_shares() -> None:

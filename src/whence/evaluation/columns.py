@@ -33,9 +33,9 @@ class Column:
 
     def held(self, low: Array, high: Array, curve: bool = False) -> tuple[Array, Array]:
         """Ends of intervals, held within what a score, or a point of its curve, can be; NaN stays."""
-        if self.params.get("output", "probability") != "probability":
-            return low, high
         least, most = self.facts.get("within") or (None, None)
+        if self.params.get("output", "probability") == "probability":
+            least, most = self.facts.get("within_probability") or (least, most)
         if curve and least == 0 and most is not None:
             most = 1  # an accuracy or a probability, whatever their area is counted in
         least, most = (-math.inf if least is None else least, math.inf if most is None else most)

@@ -2,7 +2,8 @@
 
 It asks for what it needs (perturbed copies, other explanations) by yielding requests: `evaluation.requests`. Facts in
 the registry: `better` ("higher", "lower" or "nearer to 0"), `needs` (what rows must come with), `of` ("ids", "values",
-"images"), `proportion` where a row's value is 0 or 1, `within` (what no score can pass, read off probabilities).
+"images"), `proportion` where a row's value is 0 or 1, `within` (what no score can pass; `within_probability` where that
+holds for scores read off probabilities only).
 """
 
 from __future__ import annotations

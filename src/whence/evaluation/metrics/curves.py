@@ -17,7 +17,7 @@ Steps = Annotated[int, Bounds(low=1)]
     order=20,
     paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
     better="lower",
-    within=(0, 1),
+    within_probability=(0, 1),
     operators=("mask", "pad", "zero"),
 )
 def deletion(
@@ -32,7 +32,7 @@ def deletion(
     order=20,
     paper="Petsiuk, Das & Saenko 2018, arXiv:1806.07421",
     better="higher",
-    within=(0, 1),
+    within_probability=(0, 1),
     operators=("mask", "pad", "blur"),
 )
 def insertion(

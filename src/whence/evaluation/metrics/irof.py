@@ -17,7 +17,7 @@ from whence.registry import Bounds
 _POINTS = 20  # of its curve
 
 
-@metric("irof", order=42, paper="Rieger & Hansen 2020, arXiv:2003.08747", better="higher", within=(None, 1),
+@metric("irof", order=42, paper="Rieger & Hansen 2020, arXiv:2003.08747", better="higher", within_probability=(None, 1),
         of="images", operators=("mean",))  # fmt: skip
 def irof(
     view: View, *, segments: Annotated[int, Bounds(low=2)] = 50, segmentation: Literal["slic", "grid"] = "slic",

@@ -18,7 +18,7 @@ _K = (1, 5, 10, 20, 50)
     order=10,
     paper="DeYoung et al. 2020, arXiv:1911.03429",
     better="higher",
-    within=(-1, 1),
+    within_probability=(-1, 1),
     operators=("delete", "mean"),
 )
 def comprehensiveness(
@@ -36,7 +36,7 @@ def comprehensiveness(
     order=10,
     paper="DeYoung et al. 2020, arXiv:1911.03429",
     better="lower",
-    within=(-1, 1),
+    within_probability=(-1, 1),
     operators=("delete", "mean"),
 )
 def sufficiency(
@@ -67,7 +67,7 @@ def log_odds(
     order=10,
     paper="Samek et al. 2017, arXiv:1509.06321",
     better="higher",
-    within=(-1, 1),
+    within_probability=(-1, 1),
     operators=("delete", "mean"),
 )
 def aopc(

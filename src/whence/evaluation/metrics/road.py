@@ -15,7 +15,7 @@ _K = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 Noise = Annotated[float, Bounds(low=0)]
 
 
-@metric("road_morf", order=40, paper=_PAPER, better="lower", within=(0, 1), of="images")
+@metric("road_morf", order=40, paper=_PAPER, better="lower", within_probability=(0, 1), of="images")
 def road_morf(
     view: View, *, k: Any = _K, noise: Noise = 0.01, output: Output = "probability", absolute: bool = False
 ) -> Asking:
@@ -23,7 +23,7 @@ def road_morf(
     return (yield from _curve(view, False, k, noise, output, absolute))
 
 
-@metric("road_lerf", order=40, paper=_PAPER, better="higher", within=(0, 1), of="images")
+@metric("road_lerf", order=40, paper=_PAPER, better="higher", within_probability=(0, 1), of="images")
 def road_lerf(
     view: View, *, k: Any = _K, noise: Noise = 0.01, output: Output = "probability", absolute: bool = False
 ) -> Asking:
