@@ -17,7 +17,8 @@ from tests.support.hf import FAMILIES
 from tests.support.models import CASES, close
 from tests.support.slow import mostly_slow
 from whence.engine.captures import layers
-from whence.errors import NoAttention, NoRule, ParameterError, WhenceError
+from whence.errors import NoAttention, NoRule, ParameterError, WhenceError, WhenceWarning
+from whence.zoo.training import mosaics
 
 RULES = ("chefer", "epsilon", "gamma", "alpha_beta", "epsilon_plus", "orig")
 STREAMS = ("t5", "bart", "clip", "lxmert")  # more than one: no layer of theirs is all there is
@@ -789,3 +790,63 @@ def test_the_relevance_of_attention_that_is_kept_is_by_the_methods_own_parameter
     ]
     first, second = (found["attention_relevance"][0] for found in maps)
     assert not torch.allclose(first, second, rtol=1e-3)
+
+
+# ---- rounding ----
+
+
+class Cancelling(nn.Module):
+    """Two branches that nearly cancel in each unit, as residual branches do in some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.a(x) - self.b(x))
+
+
+def cancelling(apart: float) -> nn.Module:
+    torch.manual_seed(0)
+    model = Cancelling().eval()
+    with torch.no_grad():
+        for new, old in zip(model.b.parameters(), model.a.parameters(), strict=True):
+            new.copy_(old + apart * torch.randn_like(old))
+    return model
+
+
+def test_values_that_rounding_decides_are_named() -> None:
+    x = torch.randn(3, 6)
+    ask = {"method": "lrp", "composite": "epsilon", "target": torch.tensor([[0, 1]] * 3)}
+    close_by, apart = cancelling(1e-6), cancelling(1.0)
+    with pytest.warns(WhenceWarning, match=r"rows \[0, 1, 2\] depend on rounding.*composite=.*model\.double\(\)"):
+        a = whence.explain(close_by, x, **ask)
+    assert all(one["rounding"] > 0.02 for line in lines(a) for one in line)  # per target
+    assert len(a.receipt["warnings"]) == 1
+    for model in (apart, close_by.double()):
+        exact = whence.explain(model, x.to(next(model.parameters()).dtype), **ask)
+        assert exact.receipt["warnings"] == []
+        assert all(0 < one["rounding"] < 1e-3 for line in lines(exact) for one in line)
+
+
+@pytest.mark.parametrize("composite", ["chefer", "epsilon"])
+def test_rows_that_double_precision_explains_otherwise_are_named(composite: str) -> None:
+    """A vision transformer on whose sums the last digits decide; the estimate is rough, but names these rows."""
+    model, images = whence.load("zoo:mosaic-vit"), list(mosaics.shipped().images[:24])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        a = whence.explain(model, images, method="lrp", composite=composite)
+        steady = whence.explain(model, images, method="attnlrp")
+        model.model.double()
+        exact = whence.explain(model, images, method="lrp", composite=composite, target=a.target)
+        steady_exact = whence.explain(model, images, method="attnlrp", target=a.target)
+    apart = (a.values - exact.values).flatten(1).norm(dim=1) / exact.values.flatten(1).norm(dim=1)
+    shares = torch.tensor([line["rounding"] for line in lines(a)])
+    assert int((apart > 0.2).sum()) >= 2  # or there would be nothing to test
+    assert bool((shares[apart > 0.2] > 5e-3).all()), (apart, shares)
+    assert bool((shares < 5e-3).any())
+    assert any("depend on rounding" in text for text in a.receipt["warnings"])
+    assert exact.receipt["warnings"] == steady.receipt["warnings"] == []
+    close(steady.values.double(), steady_exact.values, 1e-4)
+    alone = whence.explain(model, images[3:4], method="lrp", composite=composite, target=a.target[3:4])
+    assert alone.receipt["relevance"][0]["rounding"] == pytest.approx(lines(exact)[3]["rounding"], rel=1e-3)

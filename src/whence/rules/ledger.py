@@ -33,6 +33,9 @@ class LedgerLine:
     path: str
     lost: dict[str, list[Tensor | None]] = field(default_factory=dict)
     halved: list[Tensor] = field(default_factory=list)  # what a product shared between two activations
+    rounding: list[Tensor | None] = field(
+        default_factory=list
+    )  # (2, rows): what of it may be rounding, and of how much
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +55,7 @@ class Ledger:
     def __init__(self, rows: int, multiplies: bool = False, only: Any = None) -> None:
         self.rows, self.multiplies, self.only = rows, multiplies, only
         self.unmet: set[str] = set()  # modules that a composite names and that did not run
+        self.rounds = False  # whether rules say how much of what they hand on may be rounding
         self.gives_back = False  # what is added to a token at its own position gives its share to the token
         self.targets = 1  # how many will be propagated
         self.begin()
@@ -217,14 +221,21 @@ class Note:
     def lose_rows(self, kind: str, amount: Tensor) -> None:
         """Take down a loss per row."""
         self._open()
-        told = self.entry.lost.setdefault(kind, [])
+        self._add(self.entry.lost.setdefault(kind, []), amount)
+
+    def round(self, rounding: Tensor, size: Tensor) -> None:
+        """Take down what may be rounding, and the magnitudes of all that is handed on, entry by entry of the output."""
+        self._open()
+        self._add(self.entry.rounding, torch.stack([self.sums(rounding), self.sums(size)]))
+
+    def _add(self, told: list[Tensor | None], amount: Tensor) -> None:
         while len(told) <= self.ledger.target:
             told.append(None)
         before = told[self.ledger.target]
         told[self.ledger.target] = amount if before is None else before + amount
 
     def _open(self) -> None:
-        if not (self.entry.lost or self.entry.halved):
+        if not (self.entry.lost or self.entry.halved or self.entry.rounding):
             self.ledger.entries.append(self.entry)
 
     def lose_rest(self, kind: str, r: Tensor, given: Sequence[Tensor | None]) -> None:

@@ -28,6 +28,7 @@ class Maps:
     apply: Callable[[Tensor, Tensor], tuple[Tensor, Pull]]  # L(x', W'), and how signals come back to x'
     back: Pull  # of L(x, W) itself
     rows_last: bool = False  # the last axis is the rows', and may not be summed over
+    rounds: bool = False  # whether a rule is to say how much of what it hands on may be rounding
     memo: dict[str, Any] | None = None  # what further targets will ask for again, of all positions
     whole: Maps | None = None  # the same op at all positions, where this is at some of them
     seen: Tensor | None = None  # which these are
@@ -47,6 +48,19 @@ class Maps:
     def total(self, amount: Tensor) -> Tensor:
         """A loss, summed over the last axis where that may be."""
         return amount if self.rows_last else amount.sum(-1, keepdim=True)
+
+    @cached_property
+    def size(self) -> Tensor:
+        """About how large the terms of y are together, Σ|x·w| + |b|, at the cost of two norms."""
+        aligned = self.x.dim() == self.y.dim() > 1 and len(self.x) == len(self.y)
+        x = (
+            self.x.flatten(1).square().mean(1).view(-1, *[1] * (self.y.dim() - 1))
+            if aligned
+            else self.x.square().mean()
+        )
+        terms = self.weight.numel() / max(1, self.y.shape[1] if aligned else len(self.y))  # of each sum
+        bias = self.bias.abs() if isinstance(self.bias, Tensor) else abs(self.bias)
+        return 0.64 * terms * x.sqrt() * self.weight.square().mean().sqrt() + bias
 
     def raising(self) -> tuple[Tensor, Pull]:
         """x⁺W⁺ + x⁻W⁻, each by itself, and how signals come back."""

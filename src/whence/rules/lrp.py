@@ -24,6 +24,7 @@ from whence.rules.lrp_division import (
     derivative_of,
     first,
     has_complex,
+    note_rounding,
     quotient,
     times_input,
     write_off,
@@ -144,6 +145,7 @@ class _Homogeneous(_Generic):
         s = quotient(self.divide, r, call.y)
         relevance = times_input(call, call.vjp(s))
         write_off(call.note, self.divide, r, s, call.y)
+        note_rounding(call, self.divide, r)
         return relevance
 
 
@@ -172,7 +174,10 @@ class _WithWeights(Named):
             if maps is None:
                 return self._without(call, r)
             maps.rows_last = call.note.row_axis is not None and call.note.row_axis.axis == call.y.dim() - 1
+            maps.rounds = call.note.ledger.rounds
             relevance, lost = rule(maps, r, self.composite.divide)
+        if "rounding" in lost:
+            call.note.round(lost.pop("rounding"), lost.pop("handed on"))
         for kind, amount in lost.items():
             call.note.lose(kind, amount)
         return relevance
@@ -185,6 +190,7 @@ class _WithWeights(Named):
         rows = rows if seen is None else rows[seen]
         memo = call.note.memo((weight.numel() + y.numel()) * y.element_size())
         maps = linear_maps.dense(x.flatten(0, -2), y.flatten(0, -2), weight, bias, memo, seen)
+        maps.rounds = call.note.ledger.rounds
         relevance, lost = rule(maps, rows, self.composite.divide)
         if seen is not None:
             relevance = x.new_zeros(lead.numel(), x.shape[-1]).index_copy_(0, seen, relevance)

@@ -34,6 +34,16 @@ class Divide:
         small = s * self.epsilon
         return small if bool(b.all()) else torch.where(b == 0, a, small)
 
+    def rounding(self, a: Tensor, b: Tensor, size: Tensor, fine: float) -> tuple[Tensor, Tensor]:
+        """What may be rounding in a·t/b, summed over the terms t of b, and Σ|a·t/b|, entry by entry.
+
+        `size` is Σ|t|, `fine` the spacing of numbers: b is off by about fine·size, the quotient by the same part.
+        """
+        times = b.abs().add_(self.epsilon)
+        torch.div(size, times, out=times)
+        handed = a.abs().mul_(times)
+        return times.mul_(fine).clamp_(max=1).mul_(handed), handed
+
 
 NUDGED = Divide(1e-9, signed=False)  # how the authors of Transformer Attribution divide
 
@@ -70,6 +80,20 @@ def write_off(note: Note, divide: Divide, r: Tensor, s: Tensor, y: Tensor) -> No
     if y.is_complex():
         r, s, y = (torch.view_as_real(t.to(y.dtype).resolve_conj()) for t in (r, s, y))
     note.lose("epsilon", divide.lost(r, s, y))
+
+
+def note_rounding(call: Call, divide: Divide, r: Tensor) -> None:
+    """What may be rounding in what an op hands on that sums products of its inputs."""
+    if call.note.ledger.rounds and not has_complex(call):
+        call.note.round(*divide.rounding(wide(r), wide(call.y), _size(call), torch.finfo(call.y.dtype).eps))
+
+
+def _size(call: Call) -> Tensor:
+    """How large the terms of an op's sums are together; of a matrix product about, at the cost of two norms."""
+    if call.name in ("matmul", "bmm", "mm") and len(call.inputs) == 2 and min(x.dim() for x in call.inputs) > 1:
+        a, b = (wide(t.detach()) for t in call.args[:2])
+        return 0.64 * a.norm(dim=-1, keepdim=True) * b.norm(dim=-2, keepdim=True)
+    return wide(call.value_at([x.abs() for x in call.x]))
 
 
 def has_complex(call: Call) -> bool:

@@ -6,8 +6,19 @@ from torch import Tensor
 
 from whence.engine.call import Call, Gradients
 from whence.engine.trackers.provenance import Origin
-from whence.rules.lrp_division import Divide, Named, by_input, has_complex, quotient, times_input, write_off
+from whence.rules.lrp_division import (
+    Divide,
+    Named,
+    by_input,
+    has_complex,
+    note_rounding,
+    quotient,
+    times_input,
+    write_off,
+)
 from whence.util.tree import tensors_in
+
+_SUMMED = frozenset({"matmul", "einsum", "bilinear"})  # products whose terms may cancel
 
 
 class Product(Named):
@@ -28,6 +39,8 @@ class Product(Named):
         if call.family == "divide":  # of complex numbers: all of it is the dividend's
             parts = times_input(call, call.vjp(s))
             return [part if x is call.args[0] else None for x, part in zip(call.inputs, parts, strict=True)]
+        if call.family in _SUMMED:
+            note_rounding(call, self.divide, r)
         call.note.halve(r)
         return times_input(call, call.vjp(s / factors(call)))
 

@@ -58,6 +58,7 @@ class Sum(Named):
 
     def _back(self, note: Note, terms: Sequence[Term], shapes: Any, shares: bool, r: Tensor) -> Gradients:
         values = [t.value for t in terms]
+        fine = torch.finfo(r.dtype).eps
         y, r = sum(values[1:], values[0]), wide(r)
         came = r
         if self.authors and note.life.uses > 1:
@@ -75,6 +76,8 @@ class Sum(Named):
                 p if t.place is None else torch.where(constant == 0, r, p) for t, p in zip(terms, parts, strict=True)
             ]
             lost = None if lost is None else torch.where(constant == 0, 0.0, lost)
+        if note.ledger.rounds and len(values) > 1:
+            self._round(note, r if constant is None else r.masked_fill(constant == 0, 0.0), values, y, fine, endless)
         if lost is None:
             parts = self._shared(note, came, r, parts)
         else:
@@ -83,6 +86,12 @@ class Sum(Named):
             if term.place is None:
                 note.lose(term.kind, part)
         return by_input(shapes, [(t.place, p) for t, p in zip(terms, parts, strict=True) if t.place is not None])
+
+    def _round(self, note: Note, r: Tensor, values: Sequence[Tensor], y: Tensor, fine: float, endless: bool) -> None:
+        rounding, handed = self.divide.rounding(r, y, values[0].abs() + values[1].abs(), fine)
+        if endless:
+            rounding, handed = rounding.nan_to_num(0.0, 0.0, 0.0), handed.nan_to_num(0.0, 0.0, 0.0)
+        note.round(rounding, handed)
 
     def _shared(self, note: Note, came: Tensor, r: Tensor, parts: list[Tensor]) -> list[Tensor]:
         """Each part rescaled to its share |Σr_a| / (|Σr_a| + |Σr_b|) of the row's relevance."""

@@ -19,7 +19,8 @@ from whence.rules.linear_maps import Maps, Pull
 from whence.rules.lrp_division import Divide
 from whence.util.checks import not_allowed
 
-Lost = dict[str, Tensor]  # by kind, like the output; its last axis may be summed already
+# by kind, like the output; its last axis may be summed already. Of "handed on", which is not lost, "rounding" may be
+Lost = dict[str, Tensor]
 Shared = tuple[Tensor, Lost]
 
 
@@ -126,6 +127,9 @@ def _whole(maps: Maps, r: Tensor, divide: Divide) -> Shared:
     lost = {"epsilon": maps.total(divide.lost(r, s, maps.y))}
     if isinstance(maps.bias, Tensor):
         lost["bias"] = maps.total(s * maps.bias)
+    if maps.rounds:
+        rounding, handed = divide.rounding(r, maps.y, maps.size, torch.finfo(r.dtype).eps)
+        lost |= {"rounding": maps.total(rounding), "handed on": maps.total(handed)}
     return maps.back(s).mul_(maps.x), lost
 
 

@@ -20,6 +20,7 @@ from whence.util.receipt import Later
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word
+_ROUNDING = 5e-3  # of what is handed on, all ops together; the estimate is often too small
 
 
 def account(
@@ -39,6 +40,7 @@ def account(
     if not ledger.multiplies:
         fine = max(_LEAK, 32 * torch.finfo(done.held.dtype).eps)
         _warn_of_a_leak(subject, found, fine)
+        _warn_of_rounding(subject, found)
     return {"relevance": Later.of(found.lines, shape[0])}
 
 
@@ -65,6 +67,15 @@ class _Account:
         return self.lost.new_zeros(len(self.kinds), *self.begun.shape).index_add(0, self.of_kind, self.lost)
 
     @cached_property
+    def rounded(self) -> Tensor:
+        """Which part of what each op handed on may be rounding, (entries, rows, k)."""
+        parts, handed = (
+            _table([[None if t is None else t[i] for t in e.rounding] for e in self.entries], self.begun.shape)
+            for i in range(2)
+        )
+        return parts / torch.maximum(handed, self.begun.abs()).clamp(min=1e-30)
+
+    @cached_property
     def rest(self) -> Tensor:
         """What is neither at the input nor among the losses."""
         return self.begun - self.arrived - self.padding - self.by_kind.sum(0)
@@ -77,7 +88,7 @@ class _Account:
         after = self._behind()  # (stretches, kinds, rows, k)
         most = self.lost.abs().argsort(dim=0, descending=True, stable=True)[:_MOST]
         halved = _table([entry.halved for entry in self.entries if entry.halved], shape).sum(0)
-        numbers = torch.stack([self.begun, self.arrived, self.padding, self.rest, halved])
+        numbers = torch.stack([self.begun, self.arrived, self.padding, self.rest, halved, self.rounded.sum(0)])
         tables = (
             numbers,
             self.by_kind,
@@ -103,9 +114,9 @@ class _Account:
         lines = [
             {
                 "start": start, "end": end, "lost": lost, "unaccounted": rest, "halved": halved,
-                "layers": layers, "where": where,
+                "rounding": rounding, "layers": layers, "where": where,
             }
-            for start, end, _, rest, halved, lost, layers, where in zip(*parts, strict=True)
+            for start, end, _, rest, halved, rounding, lost, layers, where in zip(*parts, strict=True)
         ]  # fmt: skip
         return lines if targets == 1 else [lines[i : i + targets] for i in range(0, len(lines), targets)]
 
@@ -218,3 +229,21 @@ def _warn_of_a_leak(subject: Subject, found: _Account, fine: float) -> None:
             [subject.row_numbers[row] for row in rows],
             percent=100 * float(share.max()),
         )
+
+
+def _warn_of_rounding(subject: Subject, found: _Account) -> None:
+    """Relevance that was divided by sums which nearly cancel, so that their last digits decide."""
+    if not any(entry.rounding for entry in found.entries):
+        return
+    share = found.rounded.sum(0)  # (rows, k)
+    over = share > _ROUNDING
+    if not bool(over.any()):
+        return
+    warn(
+        f"{subject.method}: the values of {{rows}} depend on rounding: relevance was divided by sums that nearly cancel "
+        "(of residual branches, of queries and keys, of a convolution's terms), and an estimated {percent} % of what was "
+        "handed on is rounding. Take attnlrp, deeplift or integrated_gradients, or another composite=. In double "
+        "precision (model.double()) the values can be repeated, but small changes of the input still change them.",
+        [subject.row_numbers[row] for row in over.any(1).nonzero().flatten().tolist()],
+        percent=100 * min(1.0, float(share[over].max())),
+    )

@@ -37,7 +37,7 @@ def relevance_pass(
     else:
         chosen = composite_of(composite, options, options.pop("stabilizer", 1e-6))
         ledger, rules, expand, rows = Ledger(subject.rows), relevance_rules(chosen), RELEVANCE_EXPAND, True
-        ledger.unmet = chosen.unmet
+        ledger.unmet, ledger.rounds = chosen.unmet, True
     ledger.gives_back = back
     done = subject.run(rules, **{"expand": expand, "rows": rows, "ledger": ledger, **plan})
     ledger.targets = done.score.shape[1]
