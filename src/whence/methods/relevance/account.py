@@ -243,7 +243,7 @@ def _warn_of_rounding(subject: Subject, found: _Account) -> None:
         f"{subject.method}: the values of {{rows}} depend on rounding: relevance was divided by sums that nearly "
         "cancel (of residual branches, of queries and keys, of a convolution's terms), and an estimated {percent} % of "
         "what was handed on is rounding. Take attnlrp, deeplift or integrated_gradients, or another composite=. In "
-        "double precision (model.double()) the values can be repeated, but small changes of the input still change them.",
+        "double precision (model.double()) the values can be repeated, but small changes of the input change them.",
         [subject.row_numbers[row] for row in over.any(1).nonzero().flatten().tolist()],
         percent=100 * min(1.0, float(share[over].max())),
     )
