@@ -91,7 +91,7 @@ SETS: dict[str, tuple[Callable[[int], list[tuple[str, int | None]]], Callable[[]
     "MR": (mr, _sentiment),
     "toxic posts": (toxic, toxicity),
 }
-ROWS = {BUNDLED: 5, "SST-2": 100, "MR": 100, "toxic posts": 100}
+ROWS = {BUNDLED: 5, "SST-2": 300, "MR": 300, "toxic posts": 300}
 
 
 # ---- measuring ----

