@@ -62,7 +62,7 @@ def film_reviews(report: Report) -> Any:
     if report.quick:
         train, shown = train[::100], sorted(test, key=lambda row: len(row["text"]))[:2]
     else:
-        shown = test[::5]
+        shown = test[::2]
     model = trained(report, train, window)
     right = "not measured in the quick form" if report.quick else _accuracies(report, model, len(train), window)
     marked = [sum(end - start for start, end in row["rationale"]) / len(row["text"]) for row in shown]
@@ -184,7 +184,7 @@ def post_blocks(report: Report, rows: Sequence[dict[str, Any]]) -> list[Callable
 
 
 def toxic_posts(report: Report) -> Any:
-    rows = posts(report.size(160, 12))
+    rows = posts(report.size(320, 12))
     board = explained(post_blocks(report, rows), 40)
     report.must("every post was explained", not board.failures)
     report.say(
