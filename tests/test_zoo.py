@@ -35,9 +35,9 @@ AIMS = {  # what each was to reach
     "questions": ("test accuracy", 0.85),
     "fashion-cnn": ("test accuracy", 0.90),
     "fashion-vit": ("test accuracy", 0.90),
+    "mosaic-vit": ("test accuracy", 0.85),
     "needle": ("answers found", 0.99),
 }
-MISSED = {"mosaic-vit": ("test accuracy", 0.85)}  # and what does not reach it
 SHOWN = {  # what a page has of each
     "text-classification": 'dir="auto"',
     "text2text-generation": "<table",
@@ -142,13 +142,6 @@ def test_aims_are_met(name):
     assert zoo.card(name)["measured"][score]["mean"] >= aim
 
 
-@pytest.mark.parametrize("name", MISSED)
-def test_a_missed_aim_is_told(name):
-    score, aim = MISSED[name]
-    assert zoo.card(name)["measured"][score]["shipped"] < aim, "it reaches its aim: list it in AIMS"
-    assert f"it was to name {aim:.0%}".replace("%", " %") in zoo.card(name)["limits"]
-
-
 def test_shipped_mosaics_have_masks_and_classes():
     given = mosaics.shipped()
     assert given.images.shape == (64, 1, 56, 56)
@@ -156,7 +149,7 @@ def test_shipped_mosaics_have_masks_and_classes():
     assert bool((given.classes[32:] >= 0).all())
     assert bool((given.masks.flatten(2).any(2) == (given.classes >= 0)).all())
     said = mosaics.said(whence.load("zoo:mosaic-vit"), given)
-    assert float((said == given.classes).any(1).double().mean()) > 0.6  # chance is about 0.15
+    assert float((said == given.classes).any(1).double().mean()) > 0.8  # chance is about 0.15
 
 
 def test_all_weights_together_are_small():

@@ -44,13 +44,13 @@ def vit(seed: int) -> Trained:
     model.vit.embeddings.position_embeddings.data[0, 1:] = patch_places(4, config.hidden_size)
     images, labels = data.fashion("train")
     images, labels = torch.cat([images, images.flip(-1)]), labels.repeat(2)  # mirrored, clothes stay what they are
-    wanted = (F.one_hot(labels, len(LABELS)) + _said(images)) / 2
+    wanted = (F.one_hot(labels, len(LABELS)) + cnn_says(images)) / 2
     _fit(model, images, wanted, epochs=8, size=64, rate=1e-3, moved=False, title="fashion-vit")
     return Trained(wrap(model, Gray()), None, _write_examples)
 
 
 @torch.no_grad()
-def _said(images: Tensor) -> Tensor:
+def cnn_says(images: Tensor) -> Tensor:
     """The CNN's probabilities, softened."""
     teacher = load("zoo:fashion-cnn")
     parts = teacher.processor.normalised(images).split(500)

@@ -14,6 +14,8 @@ from whence.adapters.wrapped import Wrapped
 from whence.subject.logits import find_logits
 from whence.util.progress import steps
 
+MUON_RATE = 0.02  # of matrices of any size: what it changes in a step is orthogonal
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -38,28 +40,42 @@ class Recipe:
 def fit(
     model: nn.Module, batches: Iterator[Any], loss: Callable[[Any], Tensor], *,
     count: int, rate: float, decay: float = 0.01, title: str, checkpoint: Path | None = None,
+    matrices: Sequence[nn.Parameter] = (),
 ) -> None:  # fmt: skip
     """AdamW with a rate that rises for a tenth of the steps and falls to 0, gradients clipped at 1.
 
+    Muon (Jordan et al. 2024) takes the `matrices`, if there are any: a transformer learns in fewer steps so.
     With a `checkpoint` file the state is written every hundred steps, and a loop that was stopped goes on from there;
     it ends with the same weights if the loss draws from nothing but its batch.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=count + 1, pct_start=0.1)
+    apart = {id(matrix) for matrix in matrices}
+    others = [weight for weight in model.parameters() if id(weight) not in apart]
+    optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=rate, weight_decay=decay)]
+    if matrices:
+        optimisers.append(torch.optim.Muon(matrices, lr=MUON_RATE, weight_decay=decay))
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(each, each.param_groups[0]["lr"], total_steps=count + 1, pct_start=0.1)
+        for each in optimisers
+    ]
     model.train()
-    held = {"model": model, "optimiser": optimiser, "schedule": schedule}
+    held = {"model": model, **_numbered("optimiser", optimisers), **_numbered("schedule", schedules)}
     done = _resumed(held, checkpoint)
     for _ in range(done):
         next(batches)
     for step in steps(range(done, count), None, title):
-        optimiser.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss(next(batches)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
+        for optimiser, schedule in zip(optimisers, schedules, strict=True):
+            optimiser.step()
+            schedule.step()
         if checkpoint is not None and (step + 1) % 100 == 0:
             _save(held, step + 1, checkpoint)
     model.eval()
+
+
+def _numbered(name: str, parts: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name} {number}": part for number, part in enumerate(parts)}
 
 
 def _save(held: Mapping[str, Any], done: int, checkpoint: Path) -> None:
