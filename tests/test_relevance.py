@@ -829,10 +829,17 @@ def test_values_that_rounding_decides_are_named() -> None:
         assert all(0 < one["rounding"] < 1e-3 for line in lines(exact) for one in line)
 
 
-@pytest.mark.parametrize("composite", ["chefer", "epsilon"])
-def test_rows_that_double_precision_explains_otherwise_are_named(composite: str) -> None:
+@pytest.mark.parametrize(
+    ("composite", "much"),
+    [
+        ("epsilon", 0.2),
+        pytest.param("chefer", 0.1, marks=pytest.mark.slow),
+        pytest.param("alpha_beta", 0.2, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_that_double_precision_explains_otherwise_are_named(composite: str, much: float) -> None:
     """A vision transformer on whose sums the last digits decide; the estimate is rough, but names these rows."""
-    model, images = whence.load("zoo:mosaic-vit"), list(mosaics.shipped().images[:24])
+    model, images = whence.load("zoo:mosaic-vit"), list(mosaics.shipped().images)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         a = whence.explain(model, images, method="lrp", composite=composite)
@@ -842,9 +849,9 @@ def test_rows_that_double_precision_explains_otherwise_are_named(composite: str)
         steady_exact = whence.explain(model, images, method="attnlrp", target=a.target)
     apart = (a.values - exact.values).flatten(1).norm(dim=1) / exact.values.flatten(1).norm(dim=1)
     shares = torch.tensor([line["rounding"] for line in lines(a)])
-    assert int((apart > 0.2).sum()) >= 2  # or there would be nothing to test
-    assert bool((shares[apart > 0.2] > 5e-3).all()), (apart, shares)
-    assert bool((shares < 5e-3).any())
+    assert int((apart > much).sum()) >= 2  # or there would be nothing to test
+    assert bool((shares[apart > much] > 3e-3).all()), (apart, shares)
+    assert bool((shares < 3e-3).any())
     assert any("depend on rounding" in text for text in a.receipt["warnings"])
     assert exact.receipt["warnings"] == steady.receipt["warnings"] == []
     close(steady.values.double(), steady_exact.values, 1e-4)

@@ -20,7 +20,7 @@ from whence.util.receipt import Later
 
 _MOST = 8  # ops that are named, those that lost most
 _LEAK = 1e-4  # of what started: more than this may not go without a word
-_ROUNDING = 5e-3  # of what is handed on, all ops together; the estimate is often too small
+_ROUNDING = 3e-3  # of what is handed on, all ops together; the estimate is often too small
 
 
 def account(
