@@ -24,7 +24,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import whence
-from whence.evaluation.bootstrap import interval
+from whence.evaluation.bootstrap import interval, wilson
 from whence.views.tables import table
 
 ROOT = Path(__file__).parent
@@ -136,6 +136,12 @@ def around(values: Any, digits: int = 3, least: float = -math.inf, most: float =
     low, high = (float(ends[0]) for ends in interval(given[:, None]))
     mean = f"{given.mean():.{digits}f}"
     return mean if math.isnan(low) else f"{mean} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
+
+
+def proportion(hits: float, count: int, digits: int = 3) -> str:
+    """A share of cases with its 95 % interval."""
+    low, high = wilson(hits / count, count)
+    return f"{hits / count:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _scored(score: Any) -> str:

@@ -20,6 +20,7 @@ from reproductions.movie_rationales.run import ceiling, marked_words
 from reproductions.property_table.run import told
 from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report
 from reproductions.texts import reviews, runs
+from whence.evaluation.axioms.toys import USUAL
 
 
 @pytest.mark.slow
@@ -58,11 +59,11 @@ def test_the_league_tables_intervals_are_within_what_a_metric_can_be(field):
 
 def test_the_property_table_counts_stated_entries_only():
     entry = SimpleNamespace
-    held, apart = entry(stated="yes", against=()), entry(stated="yes", against=())
-    known, unstated = entry(stated="yes", against=("x",)), entry(stated="", against=("x",))
+    held, apart = entry(stated="yes", source="A", against=()), entry(stated="yes", source=USUAL, against=())
+    known, unstated = entry(stated="yes", source="B", against=("x",)), entry(stated="", source="", against=("x",))
     found = told([held, apart, known, unstated], [apart])
-    assert found.startswith("Of 3 entries that the papers state, 2 come out")
-    assert "is known of 1 more of them, and of 1 that no paper states" in found
+    assert found.startswith("Of 3 entries that are stated, 2 by papers and 1 by summaries only, 2 come out")
+    assert "is known of 1 more of them, and of 1 that nobody states" in found
 
 
 def test_what_must_hold_stops_a_run(tmp_path):

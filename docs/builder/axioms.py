@@ -87,9 +87,10 @@ def _table(prop: str) -> str:
         if said or toys != "–" or models:
             rows.append([f"`{method}`", f"{said} ({source})" if said else "–", toys, models or "–"])
     note = (
-        "Stated by papers; measured on the functions by which the properties are taught, with default parameters; and "
-        "on how many of the models on which the method was measured ([property table](../papers/property_table.md), "
-        "and each method's own page). [What the verdicts mean](../axioms.md)."
+        "Stated by papers, or by summaries where the brackets say so; measured on the functions by which the "
+        "properties are taught, with default parameters; and on how many of the models on which the method was "
+        "measured ([property table](../papers/property_table.md), and each method's own page). [What the verdicts "
+        "mean](../axioms.md)."
     )
     return grid(["method", "stated", "toy functions", "models"], rows) + f"\n\n{note}"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
 
 import whence
 from reproductions.report import BLUE, GREY, RED, Report
@@ -126,12 +127,21 @@ def _told(
 ) -> None:
     known = [(text, label) for text, label in rows if label is not None]
     right = f", of which the model labels {_right(model, known)} as people did" if known else ""
+    if name == "MR" and not report.quick:
+        right += f"; {_learned(rows)} are in the treebank that it learned from"
+    if name == "toxic posts":
+        right += " (as toxic, which all of them are)"
     report.say(f"{len(rows)} rows{right}. The predicted class is explained.")
     order = sorted(boards["left out"].methods, key=lambda method: -boards["left out"][method, AOPC].value)
     heads = ["method", *(f"{metric}, special tokens {special}" for special in SPECIAL for metric in (AOPC, ODDS))]
     cells = [[m, *(_cell(boards[special][m, metric]) for special in SPECIAL for metric in (AOPC, ODDS))] for m in order]
     file = name.lower().replace(" ", "_").replace("-", "")
     report.table(file, heads, cells, "Means over rows with 95 % intervals; seed 0.")
+
+
+def _learned(rows: Sequence[tuple[str, int | None]]) -> int:
+    known = {_letters(text) for text, _, whole in data.phrases("train") if whole}
+    return sum(_letters(text) in known for text, _ in rows)
 
 
 @torch.no_grad()
@@ -189,6 +199,7 @@ def _picture(report: Report, boards: Boards) -> None:
                               elinewidth=0.8, label=f"special tokens {special}")  # fmt: skip
             axis.axhspan(order.index(OURS) - 0.4, order.index(OURS) + 0.4, color=GREY, alpha=0.15)
             axis.set(title=f"{name}: {metric}", ylim=(-0.6, len(order) - 0.4))
+            axis.xaxis.set_major_locator(MaxNLocator(5))
             axis.set_yticks(range(len(order)), order if column == 0 else [""] * len(order))
     axes[0, 0].legend(fontsize=7, loc="upper left")
     report.figure("attcat", figure, "AOPC (higher is better) and log-odds (lower is better) with 95 % intervals.")

@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from torch import Tensor, nn
 
 import whence
-from reproductions.report import BLUE, GREY, RED, Report
+from reproductions.report import BLUE, GREY, RED, Report, proportion
 from whence.evaluation.metrics.erasure import by_difference
 from whence.util.stats import spearman
 from whence.zoo.training import data
@@ -110,21 +110,23 @@ def _observations(report: Report, boards: Boards) -> None:
         single, sets = board["attention", "single"], board["attention", "sets"]
         correlation = spearman(*map(torch.tensor, _pairs(board)))
         large = [js for alpha, js in zip(*_pairs(board), strict=True) if alpha >= LARGE]
-        little = f"{100 * sum(abs(js) < NEAR for js in large) / len(large):.0f} % of {len(large)}" if large else "–"
+        little = f"{proportion(sum(abs(js) < NEAR for js in large), len(large), 2)} of {len(large)}" if large else "–"
         first = single.parts["both flip"] + single.parts["only the first flips"]
         apart = board.difference("sets", "attention", "gradient × attention")
         own = f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
-        rows.append([name, encoder, f"{correlation:+.2f}", little, f"{100 - first:.1f}", f"{sets.median:.2f}", own])
+        rows_of = len(_pairs(board)[0])
+        still = proportion(round((1 - first / 100) * rows_of), rows_of)
+        rows.append([name, encoder, f"{correlation:+.2f}", little, still, f"{sets.median:.2f}", own])
         flips = [single.parts[part] for part in FLIPS]
         report.must("the 2 × 2 table holds every row once", abs(sum(flips) - 100) < 1e-6)
         best, chance = board["gradient × attention", "sets"].value, board["random", "sets"].value
         report.must("gradient × attention flips sooner than random", best < chance)
     heads = [
         "data", "encoder", "1: ΔJS with Δα, rank correlation",
-        f"1: ΔJS within ± {NEAR} where Δα ≥ {LARGE}", "2: erasing i* changes nothing, %",
+        f"1: ΔJS within ± {NEAR} where Δα ≥ {LARGE}", "2: erasing i* does not flip the decision",
         "3: share that attention erases, median", "4: attention needs more than gradient × attention by",
     ]  # fmt: skip
-    report.table("observations", heads, rows)
+    report.table("observations", heads, rows, "Shares of rows, with 95 % intervals.")
 
 
 def _pairs(board: Any) -> tuple[list[float], list[float]]:
@@ -177,13 +179,23 @@ def _sets(report: Report, boards: Boards) -> None:
     for (name, encoder), board in boards.items():
         for other in ("gradient", "gradient × attention", "random"):
             apart = board.difference("sets", other, "attention")
-            rows.append([name, encoder, other, f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"])
-    report.table("differences", ["data", "encoder", "ranking", "share more than attention needs"], rows)
+            rows.append(
+                [name, encoder, other, "attention", f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"]
+            )
+        apart = board.difference("sets", "gradient × attention", "gradient")
+        rows.append([name, encoder, "gradient × attention", "gradient",
+                     f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"])  # fmt: skip
+    heads = ["data", "encoder", "ranking", "against", "share of the weights that it needs more"]
+    report.table("differences", heads, rows, "Paired, with 95 % intervals; below 0, the ranking needs fewer than the "
+                 "one it is held against.")  # fmt: skip
 
 
 def _pictures(report: Report, boards: Boards) -> None:
-    figure, axes = pyplot.subplots(2, len(boards), figsize=(3 * len(boards), 6), layout="constrained", squeeze=False)
-    for (above, below), ((name, encoder), board) in zip(axes.T, boards.items(), strict=True):
+    wide = min(3, len(boards))
+    tall = 2 * -(-len(boards) // wide)
+    figure, axes = pyplot.subplots(tall, wide, figsize=(3.6 * wide, 3 * tall), layout="constrained", squeeze=False)
+    pairs = [pair for two in range(0, tall, 2) for pair in axes[two : two + 2].T]
+    for (above, below), ((name, encoder), board) in zip(pairs, boards.items(), strict=False):
         above.scatter(*_pairs(board), s=4, color=BLUE, alpha=0.4)
         above.axhline(0, color=GREY, linewidth=0.6)
         above.set(title=f"{name}, encoder: {encoder}", xlabel="Δα", ylabel="ΔJS, nats", xlim=(0, 1), ylim=(-0.45, 0.72))

@@ -30,8 +30,8 @@ def run(report: Report) -> None:
         ["assay", "called active", "f(x) − f(0)", "atoms, %", "pairs with a bond, %", "pairs without, %",
          "one pair with", "one pair without", "worst gap"],
         rows, "Active molecules that `zoo:molecules` calls active: shares of the summed integrated gradients of the "
-        "logit, from all-zero features, with 95 % intervals over molecules. The paper (another network and task): "
-        "pairs with a bond 46 %, without −3 %.",
+        "logit, from all-zero features, with 95 % intervals over molecules. The paper, for one molecule "
+        "of another network: pairs with a bond 46 %, without −3 %.",
     )  # fmt: skip
     figure, axes = pyplot.subplots(2, DRAWN // 2, figsize=(12, 7), layout="constrained")
     for axis, a in zip(axes.flatten(), drawn, strict=False):

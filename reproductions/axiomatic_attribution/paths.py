@@ -78,7 +78,7 @@ def _picture(report: Report, found: dict[tuple[str, str], tuple[float, float]]) 
         for place, (name, (colour, _)) in enumerate(PATHS.items()):
             axis.bar([place - 0.17, place + 0.17], found[function.formula, name], 0.3, color=colour)
             for shift, value, which in zip((-0.17, 0.17), found[function.formula, name], ("φ₁", "φ₂"), strict=True):
-                axis.annotate(which, (place + shift, value + 0.01), ha="center", fontsize=8)
+                axis.annotate(which, (place + shift, value + 0.03), ha="center", fontsize=8)
         axis.set_xticks(range(len(PATHS)), [name.partition(",")[0] for name in PATHS])
         axis.set(title=f"f = {function.formula}", ylim=(0, 1.15))
     report.figure(

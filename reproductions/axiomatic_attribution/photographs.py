@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,9 @@ from reproductions.report import Report, around
 from whence.zoo.training import data
 
 SHARES = (0.02, 0.05, 0.1, 0.2)
-METHODS: dict[str, dict[str, Any]] = {
-    "integrated gradients": {"method": "integrated_gradients", "baseline": "black"},
-    "gradient": {"method": "gradient", "absolute": True},
-    "gradient × image": {"method": "input_x_gradient"},
-    "random": {"method": "random"},
+GREYS: dict[str, Callable[[Tensor], Tensor]] = {  # one value for each image: what it is counted from, and painted with
+    "black": lambda pixels: pixels.flatten(1).amin(1)[:, None, None, None],
+    "mean": lambda pixels: pixels.flatten(1).mean(1)[:, None, None, None],
 }
 
 
@@ -39,28 +38,38 @@ def photographs(report: Report, zoo: Any) -> None:
     how = {"steps": 8, "rule": "midpoint"} if report.quick else {"tolerance": 0.02}
     ig = whence.explain(zoo, photos, method="integrated_gradients", output="probability", baseline="black", **how)
     gradient = whence.explain(zoo, photos, method="gradient", output="probability")
+    product = _times_image(zoo, gradient.values, photos)
     rows = []
     for row, label in enumerate(ig.labels):
         rows.append([
             photos[row].rpartition("/")[2], label, f"{float(ig.output_value[row]):.3f}", f"{float(ig.gap[row]):.1e}",
-            *(f"{_held(found.values[row]):.2f}" for found in (ig, gradient)),
+            *(f"{_held(values[row]):.2f}" for values in (ig.values, product, gradient.values)),
         ])  # fmt: skip
     report.table(
         "photographs",
-        ["photograph", "top label", "score", "completeness gap", "integrated gradients: share in a tenth", "gradient"],
-        rows, "EfficientNet-Lite0. Share of |φ| that lies in the tenth of the pixels where it is largest.",
+        ["photograph", "top label", "score", "completeness gap", "integrated gradients: share in a tenth",
+         "image × gradient", "gradient"],
+        rows, "EfficientNet-Lite0. Share of |φ| that lies in the tenth of the pixels where it is largest; the image is "
+        "counted from black, as in the integrals.",
     )  # fmt: skip
     report.must("a photograph's map has its size", tuple(ig.values.shape[1:]) == (3, 224, 224))
-    figure, axes = pyplot.subplots(len(photos), 3, figsize=(9, 3.2 * len(photos)), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(len(photos), 4, figsize=(12, 3.2 * len(photos)), layout="constrained", squeeze=False)
     for row, line in enumerate(axes):
         image = ig.image[row]
-        seen = [image.permute(1, 2, 0), _scaled(image, ig.values[row]), _scaled(image, gradient.values[row])]
-        titles = [f"{ig.labels[row]}, {float(ig.output_value[row]):.3f}", "integrated gradients", "gradients"]
+        maps = {"integrated gradients": ig.values, "image × gradient": product, "gradient": gradient.values}
+        seen = [image.permute(1, 2, 0), *(_scaled(image, values[row]) for values in maps.values())]
+        titles = [f"{ig.labels[row]}, {float(ig.output_value[row]):.3f}", *(f"scaled by: {name}" for name in maps)]
         for axis, shown, title in zip(line, seen, titles, strict=True):
             axis.imshow(np.asarray(shown))
             axis.set_title(title, fontsize=9)
             axis.axis("off")
     report.figure("photographs", figure, "Pixels scaled by their attribution, as in the paper's Figure 2.")
+
+
+def _times_image(zoo: Any, gradient: Tensor, photos: list[str]) -> Tensor:
+    """The gradient times how far each pixel is from black."""
+    pixels = zoo.processor([Image.open(path) for path in photos])["pixel_values"]
+    return gradient * (pixels - zoo.processor.normalised(torch.zeros(1, 3, 1, 1)))
 
 
 def _scaled(image: Tensor, values: Tensor) -> Tensor:
@@ -82,23 +91,52 @@ def _painting(report: Report, name: str) -> None:
     with torch.no_grad():
         scores = _logits(zoo.model, pixels).softmax(1)
     classes, before = scores.argmax(1), scores.amax(1)
-    found = {
-        title: whence.explain(zoo.model, {"pixel_values": pixels}, target=classes, **how)
-        for title, how in METHODS.items()
-    }
+    greys = {name: grey(pixels) for name, grey in GREYS.items()}
+    maps, converged = _maps(zoo.model, pixels, classes, greys)
     rows, means = [], {}
-    for title, a in found.items():
-        drops = [before - _painted(zoo.model, pixels, a.values, classes, share) for share in SHARES]
-        means[title] = float(drops[-2].mean())
-        rows.append([title, *(around(d, least=-1, most=1) for d in drops)])
-    converged = found["integrated gradients"].receipt["converged"]
+    for colour, grey in greys.items():
+        drops = {
+            title: [before - _painted(zoo.model, pixels, values, classes, share, grey) for share in SHARES]
+            for title, values in maps.items()
+        }
+        ours, theirs = (drops[f"{name}, from {colour}"] for name in ("integrated gradients", "image × gradient"))
+        drops[f"from {colour}: integrated gradients, less image × gradient"] = [
+            a - b for a, b in zip(ours, theirs, strict=True)
+        ]
+        means |= {(colour, title): float(found[-2].mean()) for title, found in drops.items()}
+        rows += [[colour, title, *(around(d, least=-1, most=1) for d in found)] for title, found in drops.items()]
     report.table(
-        f"painting-{name.removeprefix('zoo:')}", ["highest-ranked pixels painted over", *(f"{s:.0%}" for s in SHARES)],
-        rows, f"`{name}`, {len(pixels)} {taken}, mean probability {float(before.mean()):.3f}: what of it is lost, mean "
-        f"with its 95 % interval; seed 0; {sum(converged)} of {len(converged)} integrals within their tolerance.",
+        f"painting-{name.removeprefix('zoo:')}",
+        ["painted over with", "highest ranked by", *(f"{s:.0%}" for s in SHARES)], rows,
+        f"`{name}`, {len(pixels)} {taken}, mean probability {float(before.mean()):.3f}: what of it is lost with the "
+        "share of pixels that is ranked highest, mean with its 95 % interval. Integrals begin at black or at the "
+        "image's mean, and the image that multiplies the gradient is counted from there; seed 0; "
+        f"{sum(converged)} of {len(converged)} integrals within their tolerance.",
     )  # fmt: skip
     report.must(f"{name}: a tenth by integrated gradients matters more than a random tenth",
-                means["integrated gradients"] > means["random"])  # fmt: skip
+                means["black", "integrated gradients, from black"] > means["black", "random"])  # fmt: skip
+
+
+def _maps(
+    model: Any, pixels: Tensor, classes: Tensor, greys: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[bool]]:
+    """What ranks the pixels, and whether each integral is within its tolerance."""
+
+    def values(method: str, **how: Any) -> Any:
+        return whence.explain(model, {"pixel_values": pixels}, method=method, target=classes, **how)
+
+    integrals = {
+        name: values("integrated_gradients", baseline={"pixel_values": grey.expand_as(pixels)})
+        for name, grey in greys.items()
+    }
+    gradient = values("gradient").values
+    maps = {
+        **{f"integrated gradients, from {name}": a.values for name, a in integrals.items()},
+        **{f"image × gradient, from {name}": (pixels - grey) * gradient for name, grey in greys.items()},
+        "gradient": gradient.abs(),
+        "random": values("random").values,
+    }
+    return maps, [each for a in integrals.values() for each in a.receipt["converged"]]
 
 
 def _images(zoo: Any, report: Report) -> tuple[Tensor, str]:
@@ -114,10 +152,9 @@ def _logits(model: Any, pixels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _painted(model: Any, pixels: Tensor, values: Tensor, classes: Tensor, share: float) -> Tensor:
+def _painted(model: Any, pixels: Tensor, values: Tensor, classes: Tensor, share: float, grey: Tensor) -> Tensor:
     """The class's probability without the share of pixels that the map ranks highest."""
     count = round(share * pixels[0].numel())
     highest = values.flatten(1).topk(count, 1).indices
-    dark = pixels.flatten(1).amin(1, keepdim=True).expand(-1, count)
-    without = pixels.flatten(1).scatter(1, highest, dark).view_as(pixels)
+    without = pixels.flatten(1).scatter(1, highest, grey.flatten(1).expand(-1, count)).view_as(pixels)
     return _logits(model, without).softmax(1).gather(1, classes[:, None])[:, 0]

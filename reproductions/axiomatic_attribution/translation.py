@@ -38,6 +38,8 @@ def run(report: Report) -> None:
                f"name the same source token first for {same / count:.0%} of the target tokens.")  # fmt: skip
     report.must("a translation's integrals sum up", gap < 0.05)
     rows = [[name, around(values, 2)] for name, values in drops.items()]
+    apart = [ours - theirs for ours, theirs in zip(drops["integrated gradients"], drops["attention"], strict=True)]
+    rows.append(["integrated gradients, less attention", around(apart, 2)])
     report.table("translation", ["the source token ranked first by", "log-probability lost without it"], rows,
                  "Mean over a sentence's target tokens, then over sentences, with its 95 % interval; the source token "
                  "becomes an unknown one; seed 0.")  # fmt: skip

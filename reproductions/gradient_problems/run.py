@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whence
 from reproductions.report import BLUE, GREY, RED, Report, around
+from whence.evaluation.bootstrap import interval
 
 
 def run(report: Report) -> None:
@@ -110,11 +111,13 @@ def noise(report: Report, axis: pyplot.Axes) -> None:
         "gradient": {}, "smoothgrad": {"samples": 50, "noise": 0.15}, "input_x_gradient": {},
         "integrated_gradients": {"baseline": black},
     }  # fmt: skip
-    rows, alike = [], {}
+    rows, alike, ends = [], {}, []
     for name, how in named.items():
         one, two = (whence.explain(zoo.model, x, method=name, target=classes, **how).values for x in (pixels, noisy))
         each = torch.stack([_alike(a, b) for a, b in zip(one, two, strict=True)])
         alike[name] = float(each.mean())
+        low, high = (float(end[0]) for end in interval(each[:, None].double().numpy()))
+        ends.append((alike[name] - max(low, -1), min(high, 1) - alike[name]))
         rows.append([name, around(each, least=-1, most=1)])
     report.table("noise", ["method", "correlation"], rows, "Correlation of 784 values, mean over ten images of "
                  "`zoo:fashion-cnn` with its 95 % interval; noise of deviation 0.05 in units of the normalised image, "
@@ -122,7 +125,8 @@ def noise(report: Report, axis: pyplot.Axes) -> None:
     moved = float((after - before).abs().mean() / before.mean())
     report.say(f"The noise moved the class's score by {moved:.1%} on average.")
     report.must("SmoothGrad's map changes less than the gradient's", alike["smoothgrad"] > alike["gradient"])
-    axis.barh(list(alike), list(alike.values()), color=[BLUE, GREY, GREY, RED])
+    axis.barh(list(alike), list(alike.values()), xerr=list(zip(*ends, strict=True)), color=[BLUE, GREY, GREY, RED],
+              error_kw={"elinewidth": 0.8})  # fmt: skip
     axis.set(title="noise: how alike a map stays", xlabel="correlation", xlim=(0, 1))
     axis.invert_yaxis()
 

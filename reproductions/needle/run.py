@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 import whence
-from reproductions.report import Report
+from reproductions.report import Report, proportion
 from whence.zoo import needles
 
 NAMED = ("attnlrp", "leave_one_out")  # before anything was measured
@@ -42,10 +42,10 @@ def run(report: Report) -> None:
                 report.kept("places.json").write_text(json.dumps(known))
         rows.append(_line(method, known[method][:count]))
         print(*rows[-1], flush=True)
-    rows.sort(key=lambda row: -float(row[1]))
-    first = {row[0]: float(row[1]) for row in rows}
+    first = {row[0]: float(row[1].split()[0]) for row in rows}
+    rows.sort(key=lambda row: -first[row[0]])
     report.heading("Prompts of 500 tokens")
-    caption = "Shares of prompts; s is CPU time for each"
+    caption = "Shares of prompts, the first with its 95 % interval; s is CPU time for each."
     report.table("needle", HEADS, rows, caption)
     met = " and ".join(f"`{name}` {first[name]:.3f}" for name in NAMED)
     report.say(f"Named beforehand, at least {AIM}: {met}.")
@@ -83,7 +83,7 @@ def _line(method: str, found: list[list[float]]) -> list[str]:
     ranks = [one[0] for one in found]
     took = sorted(one[3] for one in found)[len(found) // 2]
     return [
-        method, share([rank == 0 for rank in ranks]), share([rank < 3 for rank in ranks]),
+        method, proportion(ranks.count(0), len(ranks)), share([rank < 3 for rank in ranks]),
         share([bool(one[1]) for one in found]), share([one[2] == 0 for one in found]), str(len(found)), f"{took:.2f}",
     ]  # fmt: skip
 

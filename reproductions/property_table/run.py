@@ -14,6 +14,7 @@ import whence
 from benchmarks import trained
 from reproductions.report import Report
 from whence.evaluation.axioms import textbook_table
+from whence.evaluation.axioms.toys import USUAL
 
 METHODS = (
     "gradient", "input_x_gradient", "integrated_gradients", "deeplift", "lrp", "guided_backprop", "smoothgrad",
@@ -52,10 +53,13 @@ def _textbook(report: Report) -> None:
     rows, apart = [], []
     for method in dict.fromkeys(entry.method for entry in entries):
         mine = [entry for entry in entries if entry.method == method]
-        rows.append([method, *(f"{entry.stated or 'nothing'} / {entry.measured}" for entry in mine)])
+        rows.append([method, *(_compared(entry) for entry in mine)])
         apart += [entry for entry in mine if entry.stated and {entry.stated, entry.measured} == {"yes", "no"}]
     heads = list(dict.fromkeys(entry.property for entry in entries))
-    report.table("textbook", ["method", *heads], rows, "Each cell: what the papers state / what was measured.")
+    report.table("textbook", ["method", *heads], rows, "Each cell: what is stated / what was measured; with a star "
+                 "where summaries state it, and no paper that we know.")  # fmt: skip
+    report.table("sources", ["method", "property", "stated", "by"],
+                 [[e.method, e.property, e.stated, e.source] for e in entries if e.stated])  # fmt: skip
     beyond = [entry for entry in entries if entry.against]
     report.say(told(entries, apart))
     report.table(
@@ -70,14 +74,20 @@ def _textbook(report: Report) -> None:
     report.must("plain gradients miss a saturated input", held["gradient", "sensitivity_a"] == "no")
 
 
+def _compared(entry: Any) -> str:
+    star = "*" if entry.stated and entry.source == USUAL else ""
+    return f"{entry.stated or 'nothing'}{star} / {entry.measured}"
+
+
 def told(entries: list[Any], apart: list[Any]) -> str:
     """How many of the stated entries come out, and of how many a counter-example is known elsewhere."""
-    stated = sum(bool(entry.stated) for entry in entries)
+    stated = [entry for entry in entries if entry.stated]
+    usual = sum(entry.source == USUAL for entry in stated)
     beyond = [bool(entry.stated) for entry in entries if entry.against]
     return (
-        f"Of {stated} entries that the papers state, {stated - len(apart)} come out on the papers' own functions. A "
-        f"counter-example elsewhere is known of {sum(beyond)} more of them, and of {beyond.count(False)} that no paper "
-        "states:"
+        f"Of {len(stated)} entries that are stated, {len(stated) - usual} by papers and {usual} by summaries only, "
+        f"{len(stated) - len(apart)} come out on the functions by which the properties are taught. A counter-example "
+        f"elsewhere is known of {sum(beyond)} more of them, and of {beyond.count(False)} that nobody states:"
     )
 
 

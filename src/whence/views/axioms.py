@@ -72,7 +72,7 @@ def _unmeasured(t: AxiomTable) -> list[str]:
 
 
 def printed_textbook(t: TextbookTable) -> str:
-    """One line per property, what papers state → what is measured; a star where a counter-example is listed below."""
+    """One line per property, what is stated → what is measured; a star where a counter-example is listed below."""
     names = list(dict.fromkeys(name for _, name in t.entries))
     of = list(t.reference)
     lines = [["reference-based", *(_yes(t.reference[m]) for m in of)]]
@@ -170,8 +170,8 @@ def textbook_grid(t: TextbookTable) -> str:
         )
         body += f"<tr><th>{text(name.replace('_', ' '))}</th>{cells}</tr>"
     return (
-        "<p>Each entry is what papers state → what is measured on toy functions, with the violation. "
-        "A star: a counter-example from beyond them is listed below.</p>"
+        "<p>Each entry is what papers, or summaries of them, state → what is measured on toy functions, with the "
+        "violation. A star: a counter-example from beyond them is listed below.</p>"
         f'<div class="wide"><table class="plain"><tr><td></td>{heads}</tr>{body}</table></div>'
     )
 
