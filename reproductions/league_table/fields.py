@@ -130,12 +130,12 @@ def mosaic_rows(made: mosaics.Mosaics) -> list[dict[str, Any]]:
 
 FIELDS = (
     Field("toxic_posts", "bert-tiny-toxicity on SemEval-2021's toxic posts, the class toxic, against the marked spans",
-          toxicity, _posts, 32, TEXTS, {**SHARES, **CURVES, **SUBSETS}, WORDS, target=1),
+          toxicity, _posts, 64, TEXTS, {**SHARES, **CURVES, **SUBSETS}, WORDS, target=1),
     Field("reviews", "zoo:sentiment on test sentences of the Stanford Sentiment Treebank, against the words that say "
-          "by themselves what the sentence says", lambda: whence.load("zoo:sentiment"), _reviews, 32, TEXTS,
+          "by themselves what the sentence says", lambda: whence.load("zoo:sentiment"), _reviews, 64, TEXTS,
           {**SHARES, **CURVES, **SUBSETS}, WORDS),
     Field("mosaics", "zoo:mosaic-vit on mosaics with one item, against the item's mask",
-          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 8, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
+          lambda: whence.load("zoo:mosaic-vit"), _mosaics, 48, GRID, {**SHARES, **CURVES, **SUBSETS, **ROAD}, MASKS),
     Field("horses", "EfficientNet-Lite0 on photographs of horses, against the horse's mask", horses.model, horses.rows,
-          6, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
+          24, PHOTOS, {**SHARES, **CURVES}, MASKS, batch_size=16),
 )  # fmt: skip
