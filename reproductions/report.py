@@ -138,9 +138,9 @@ def around(values: Any, digits: int = 3, least: float = -math.inf, most: float =
     return mean if math.isnan(low) else f"{mean} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
 
 
-def proportion(hits: float, count: int, digits: int = 3) -> str:
-    """A share of cases with its 95 % interval."""
-    low, high = wilson(hits / count, count)
+def proportion(hits: float, count: int, digits: int = 3, alike: float | None = None) -> str:
+    """A share of cases with its 95 % interval; `alike` is how many cases of their own tell as much as these do."""
+    low, high = wilson(hits / count, count if alike is None else alike)
     return f"{hits / count:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import whence
@@ -14,13 +15,18 @@ import whence
 pytest.importorskip("matplotlib")
 pytest.importorskip("transformers")
 
+from PIL import Image
+
+from reproductions import cifar, digits
 from reproductions.__main__ import main, names
+from reproductions.attention_erasure.run import _share as shared_of
 from reproductions.league_table.fields import FIELDS
 from reproductions.movie_rationales.run import ceiling, marked_words
 from reproductions.property_table.run import told
-from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report
+from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report, proportion
 from reproductions.texts import reviews, runs
 from whence.evaluation.axioms.toys import USUAL
+from whence.evaluation.bootstrap import wilson
 
 
 @pytest.mark.slow
@@ -84,6 +90,35 @@ def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["nothing"])
     assert "gradient_problems" in capsys.readouterr().err
+
+
+def test_images_and_digits_are_packed_as_they_are_read(tmp_path):
+    for name in ("cat", "airplane"):
+        (tmp_path / "test" / name).mkdir(parents=True)
+        for number in (1, 0):
+            shade = 100 * number + 50 * (name == "cat")
+            Image.new("RGB", (32, 32), (shade,) * 3).save(tmp_path / "test" / name / f"{number:04}.jpg")
+    assert cifar.convert(tmp_path / "test", tmp_path / "data" / "images.npz") == 4
+    with np.load(tmp_path / "data" / "images.npz") as file:
+        assert file["x"].shape == (4, 32, 32, 3)
+        assert file["x"][:, 0, 0, 0].tolist() == [0, 100, 50, 150]
+        assert file["y"].tolist() == [0, 0, 1, 1]
+        assert file["classes"].tolist() == ["airplane", "cat"]
+    for digit in range(10):
+        (tmp_path / f"{digit}.json").write_text(json.dumps({"data": [digit / 255] * 784 * (1 + digit % 2)}))
+    assert digits.convert(tmp_path, tmp_path / "digits.npz") == 15
+    with np.load(tmp_path / "digits.npz") as file:
+        assert file["x"].shape == (15, 28, 28)
+        assert file["x"][:, 5, 5].tolist() == file["y"].tolist() == sorted([*range(10), 1, 3, 5, 7, 9])
+
+
+def test_equal_cases_tell_as_much_as_one():
+    apart, alike = proportion(60, 100), proportion(60, 100, alike=20)
+    assert apart.split()[0] == alike.split()[0] == "0.600"
+    assert [float(end) for end in re.findall(r"[\d.]+", alike)[1:]] == [round(end, 3) for end in wilson(0.6, 20)]
+    board = SimpleNamespace(copies={1: 0, 2: 0, 5: 4})
+    assert shared_of(board, dict.fromkeys(range(6), True)).endswith(" of 6")
+    assert shared_of(board, {0: True, 1: True, 2: True, 3: False}) == f"{proportion(3, 4, 2, 16 / 10)} of 4"
 
 
 # ---- texts with marks ----

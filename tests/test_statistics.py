@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -380,7 +381,11 @@ def test_bands_hold_their_curves(board: whence.Scoreboard) -> None:
     known = [(a, b, c) for a, b, c in zip(low, y, high, strict=True) if not math.isnan(a)]
     assert len(known) >= len(y) - 1
     assert all(a <= b <= c for a, b, c in known)
-    assert board.to_html().count("<polygon") == 20
+    assert board.to_html().count("<polygon") == 4  # chance's, by metric; those of five lines would hide one another
+    few = dataclasses.replace(board, methods=("lrp", "gradient", "random"))
+    assert few.to_html().count("<polygon") == 12
+    assert "of the random order" in board.to_html()
+    assert "of the random order" not in few.to_html()
 
 
 def styles(axes: Any) -> Iterator[tuple[Any, Any]]:

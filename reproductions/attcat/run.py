@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
 import whence
-from reproductions.report import BLUE, GREY, RED, Report
+from reproductions.report import BLUE, GREY, RED, Report, proportion
 from reproductions.texts import OTHERS, posts, toxicity
 from whence.adapters.wrapped import Wrapped
 from whence.zoo.training import data
@@ -126,9 +126,10 @@ def _told(
     report: Report, name: str, rows: Sequence[tuple[str, int | None]], model: Wrapped, boards: dict[str, Any]
 ) -> None:
     known = [(text, label) for text, label in rows if label is not None]
-    right = f", of which the model labels {_right(model, known)} as people did" if known else ""
+    said = _right(model, known)
+    right = f", of which the model labels {proportion(sum(said), len(said))} as people did" if known else ""
     if name == "MR" and not report.quick:
-        right += f"; {_learned(rows)} are in the treebank that it learned from"
+        right += f": {_by_learned(rows, said)}"
     if name == "toxic posts":
         right += " (as toxic, which all of them are)"
     report.say(f"{len(rows)} rows{right}. The predicted class is explained.")
@@ -139,18 +140,26 @@ def _told(
     report.table(file, heads, cells, "Means over rows with 95 % intervals; seed 0.")
 
 
-def _learned(rows: Sequence[tuple[str, int | None]]) -> int:
+def _by_learned(rows: Sequence[tuple[str, int | None]], said: Sequence[bool]) -> str:
     known = {_letters(text) for text, _, whole in data.phrases("train") if whole}
-    return sum(_letters(text) in known for text, _ in rows)
+    learned = [_letters(text) in known for text, _ in rows]
+    own, other = (
+        [right for right, seen in zip(said, learned, strict=True) if seen is which] for which in (True, False)
+    )
+    return (
+        f"{sum(own)} of the {len(own)} that are in the treebank from which it learned, "
+        f"and {sum(other)} of the {len(other)} others"
+    )
 
 
 @torch.no_grad()
-def _right(model: Wrapped, rows: Sequence[tuple[str, int | None]]) -> int:
-    found = 0
+def _right(model: Wrapped, rows: Sequence[tuple[str, int | None]]) -> list[bool]:
+    """Of each row, whether the model says what people said."""
+    found = []
     for text, label in rows:
         inputs = _coded(model, text)["inputs"]
         logits = model.model(**{key: value[None] for key, value in inputs.items()}).logits
-        found += int(logits.argmax()) == label
+        found.append(int(logits.argmax()) == label)
     return found
 
 

@@ -8,15 +8,18 @@ of weights until the decision flips, in four orders.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib import pyplot
 from torch import Tensor, nn
 
 import whence
 from reproductions.report import BLUE, GREY, RED, Report, proportion
+from whence.evaluation.bootstrap import effective
 from whence.evaluation.metrics.erasure import by_difference
 from whence.util.stats import spearman
 from whence.zoo.training import data
@@ -87,18 +90,19 @@ def _measured(report: Report) -> Boards:
         for encoder in EPOCHS:
             model, known = _trained(report, name, encoder, train)
             rows = [{"inputs": {"input_ids": ids_of(text, known)}, "label": label} for text, label in test]
-            right = sum(int(model(row["inputs"]["input_ids"][None]).argmax()) == row["label"] for row in rows)
+            said = [int(model(row["inputs"]["input_ids"][None]).argmax()) == row["label"] for row in rows]
+            read = Counter(tuple(row["inputs"]["input_ids"].tolist()) for row in rows)
             rows = rows[: report.size(1_000, 20)]
             length = statistics.fmean(len(row["inputs"]["input_ids"]) for row in rows)
-            right_of = f"{right / len(test):.3f} of {len(test)}"
+            right_of = f"{proportion(sum(said), len(said), alike=_alike(read.values()))} of {len(said)}"
             about.append([name, encoder, len(train), right_of, len(rows), f"{length:.1f}"])
             boards[name, encoder] = whence.evaluate(
                 model, rows, methods=RANKINGS, output="probability", metrics=METRICS,
                 resume=report.kept(f"{name}-{encoder}-{len(train)}-{len(rows)}.jsonl"),
             )  # fmt: skip
     heads = ["data", "encoder", "sentences to learn from", "accuracy on the held-out", "rows here", "words in a row"]
-    report.table("models", heads, about, "Seed 0; one model each. Rows that the model reads as the same words count as "
-                 "one in the intervals.")  # fmt: skip
+    report.table("models", heads, about, "Seed 0; one model each. In all intervals here rows that the model reads as "
+                 "the same words (its unknown words are one) count as one, with their number as weight.")  # fmt: skip
     return boards
 
 
@@ -109,24 +113,40 @@ def _observations(report: Report, boards: Boards) -> None:
     for (name, encoder), board in boards.items():
         single, sets = board["attention", "single"], board["attention", "sets"]
         correlation = spearman(*map(torch.tensor, _pairs(board)))
-        large = [js for alpha, js in zip(*_pairs(board), strict=True) if alpha >= LARGE]
-        little = f"{proportion(sum(abs(js) < NEAR for js in large), len(large), 2)} of {len(large)}" if large else "–"
-        first = single.parts["both flip"] + single.parts["only the first flips"]
+        results = {row: r for row, r in board.results["attention", "single"].items() if r.value == r.value}
+        near = {row: abs(r.value) < NEAR for row, r in results.items()}
+        large = {row for row, r in results.items() if r.parts["difference of weights"] >= LARGE}
+        little = [_share(board, {row: near[row] for row in rows_of}) for rows_of in (large, near.keys() - large)]
+        kept = {row: not (r.parts["both flip"] or r.parts["only the first flips"]) for row, r in results.items()}
         apart = board.difference("sets", "attention", "gradient × attention")
         own = f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
-        rows_of = len(_pairs(board)[0])
-        still = proportion(round((1 - first / 100) * rows_of), rows_of)
-        rows.append([name, encoder, f"{correlation:+.2f}", little, still, f"{sets.median:.2f}", own])
+        still = _share(board, kept)
+        rows.append([name, encoder, f"{correlation:+.2f}", *little, still, f"{sets.median:.2f}", own])
         flips = [single.parts[part] for part in FLIPS]
         report.must("the 2 × 2 table holds every row once", abs(sum(flips) - 100) < 1e-6)
         best, chance = board["gradient × attention", "sets"].value, board["random", "sets"].value
         report.must("gradient × attention flips sooner than random", best < chance)
     heads = [
         "data", "encoder", "1: ΔJS with Δα, rank correlation",
-        f"1: ΔJS within ± {NEAR} where Δα ≥ {LARGE}", "2: erasing i* does not flip the decision",
+        f"1: ΔJS within ± {NEAR} where Δα ≥ {LARGE}", f"… where Δα < {LARGE}",
+        "2: erasing i* does not flip the decision",
         "3: share that attention erases, median", "4: attention needs more than gradient × attention by",
     ]  # fmt: skip
     report.table("observations", heads, rows, "Shares of rows, with 95 % intervals.")
+
+
+def _share(board: Any, found: dict[int, bool]) -> str:
+    """In how many of these rows it is so."""
+    if not found:
+        return "–"
+    alike = _alike(Counter(board.copies.get(row, row) for row in found).values())
+    return f"{proportion(sum(found.values()), len(found), 2, alike)} of {len(found)}"
+
+
+def _alike(counts: Iterable[int]) -> float:
+    """How many rows of their own tell as much as groups of so many equal ones."""
+    given = np.array(list(counts), dtype=float)
+    return effective(len(given), given)
 
 
 def _pairs(board: Any) -> tuple[list[float], list[float]]:

@@ -36,7 +36,8 @@ def run(report: Report) -> None:
     figure, axes = pyplot.subplots(2, DRAWN // 2, figsize=(12, 7), layout="constrained")
     for axis, a in zip(axes.flatten(), drawn, strict=False):
         a.plot(axis)
-    report.figure("ligands", figure, f"{ASSAYS[0]}: orange atoms and bonds speak for activity, blue against.")
+    report.figure("ligands", figure, f"{ASSAYS[0]}: orange atoms and bonds speak for activity, blue against; "
+                  "pairs without a bond are not drawn.")  # fmt: skip
 
 
 def _share(parts: torch.Tensor, place: int) -> str:

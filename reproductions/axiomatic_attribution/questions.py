@@ -9,7 +9,7 @@ import torch
 from matplotlib import pyplot
 
 import whence
-from reproductions.report import BLUE, RED, Report
+from reproductions.report import RED, Report, proportion
 from whence.zoo.training import data
 
 SEEN = 3  # a word is listed if so many questions have it
@@ -30,18 +30,19 @@ def run(report: Report) -> None:
     a = whence.explain(zoo, [text for text, _ in asked], method="integrated_gradients", output="probability")
     right = sum(zoo.labels[label] == found for (_, label), found in zip(asked, a.labels, strict=True))
     paid = sum(a.receipt["gradient_evaluations"]) / len(a)
-    report.say(f"`zoo:questions`: {right} of {len(asked)} test questions are classified as labelled. Each took "
+    report.say(f"`zoo:questions`: of {len(asked)} test questions {proportion(right, len(asked))} are classified as "
+               f"labelled. Each took "
                f"{paid:.0f} gradients; the worst completeness gap is {float(a.gap.max()):.1e}, the neutral input's "
                f"probabilities are at most {float(a.baseline_value.max()):.2f}.")  # fmt: skip
     words, first_two = _words(a)
-    rows = [_line(label, words[label], sum(given == label for given in a.labels)) for label in zoo.labels.values()]
-    report.table(
-        "questions", ["predicted", "questions", f"for it: mean over questions (in at least {SEEN})", "against it"], rows
-    )
+    means = {label: _means(words[label]) for label in zoo.labels.values()}
+    rows = [[label, sum(given == label for given in a.labels), *_told(means[label])] for label in means]
+    report.table("questions", ["predicted", "questions", "for it", "against it"], rows, "Means over questions of "
+                 f"words in at least {SEEN} of them, the largest first.")  # fmt: skip
     report.say(
         f"The first two words carry {torch.tensor(first_two).median():.0%} of the attribution (median question)."
     )
-    _picture(report, own.merge_words(), rows)
+    _picture(report, own.merge_words(), means)
 
 
 def _words(a: Any) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
@@ -56,27 +57,28 @@ def _words(a: Any) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
     return found, first_two
 
 
-def _line(label: str, words: dict[str, list[float]], count: int) -> list[Any]:
-    means = {word: sum(v) / len(v) for word, v in words.items() if len(v) >= SEEN}
-    best = sorted(means, key=means.__getitem__, reverse=True)
-    against = [word for word in reversed(best[-3:]) if means[word] < 0]
-    said = (", ".join(f"{word} {means[word]:+.2f}" for word in chosen) for chosen in (best[:7], against))
-    return [label, count, *said]
+def _means(words: dict[str, list[float]]) -> list[tuple[str, float]]:
+    """Words that enough questions have, with their means, the largest first."""
+    means = [(word, sum(v) / len(v)) for word, v in words.items() if len(v) >= SEEN]
+    return sorted(means, key=lambda item: -item[1])
 
 
-def _picture(report: Report, own: Any, rows: list[list[Any]]) -> None:
+def _told(means: list[tuple[str, float]]) -> list[str]:
+    """The words that speak for a class, and those against it."""
+    chosen = ([item for item in means if item[1] > 0][:7], [item for item in means[:-4:-1] if item[1] < 0])
+    return [", ".join(f"“{word}” {mean:+.2f}" for word, mean in items) for items in chosen]
+
+
+def _picture(report: Report, own: Any, means: dict[str, list[tuple[str, float]]]) -> None:
     figure = pyplot.figure(figsize=(13, 5), layout="constrained")
     left, right = figure.subfigures(1, 2)
     for row, axis in enumerate(left.subplots(len(OWN), 1)):
         own.plot(axis, row=row)
-    names, values = [], []
-    for label, _, top, _ in rows:
-        for item in filter(None, top.split(", ")[:4]):
-            word, _, value = item.rpartition(" ")
-            names.append(f"{label.lower()}: {word}")
-            values.append(float(value))
+    best = [
+        (f"{label.lower()}: {word}", mean) for label, items in means.items() for word, mean in items[:4] if mean > 0
+    ]
     axis = right.subplots()
-    axis.barh(names, values, color=[RED if value > 0 else BLUE for value in values])
+    axis.barh([name for name, _ in best], [mean for _, mean in best], color=RED)
     axis.invert_yaxis()
     axis.tick_params(labelsize=7)
     axis.set(title="trigger words over the test set", xlabel="mean integrated gradient (of the probability)")

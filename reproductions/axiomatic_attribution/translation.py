@@ -87,4 +87,5 @@ def _picture(report: Report, shown: list[dict[str, Any]]) -> None:
             axis.set_title(title, fontsize=8)
             axis.set_xticks(range(len(maps["source"])), maps["source"], rotation=60, fontsize=7)
             axis.set_yticks(range(len(maps["target"])), maps["target"], fontsize=7)
-    report.figure("translation", figure, "From source words (columns) to target words (rows).")
+    report.figure("translation", figure, "From the pieces of source words (columns) to those of target words "
+                  "(rows); three of the sentences that it has learned.")  # fmt: skip

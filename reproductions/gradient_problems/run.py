@@ -63,7 +63,7 @@ def saturation(report: Report, axis: pyplot.Axes) -> None:
     integrals = whence.explain(Saturated(), line, method="integrated_gradients", target=0).values[:, 0]
     axis.plot(line.sum(1), gradients, color=BLUE, label="gradient of x₁")
     axis.plot(line.sum(1), integrals, color=RED, label="integrated gradient of x₁")
-    axis.set(title="saturation: min(x₁ + x₂, 1)", xlabel="x₁ + x₂, with x₁ = x₂")
+    axis.set(title="saturation: min(x₁ + x₂, 1)", xlabel="x₁ + x₂, with x₁ = x₂", ylabel="y, attribution of x₁")
     axis.legend(fontsize=7, loc="center right", bbox_to_anchor=(1, 0.73))
 
 
@@ -79,7 +79,9 @@ def thresholding(report: Report, axis: pyplot.Axes) -> None:
         "deeplift": ("deeplift", {}),
     }
     line = idle(torch.linspace(7, 13, 241)[:, None])
-    shown = {"gradient": BLUE, "gradient, softplus for the ReLU": GREY, "integrated_gradients": RED}
+    shown = {
+        "gradient": BLUE, "gradient, softplus for the ReLU": GREY, "smoothgrad": "#8a5a00", "integrated_gradients": RED,
+    }  # fmt: skip
     rows = []
     for name, (method, how) in named.items():
         below, above = whence.explain(Threshold(), sides, method=method, target=0, **how).values[:, 0].tolist()
@@ -93,7 +95,7 @@ def thresholding(report: Report, axis: pyplot.Axes) -> None:
     report.must("softplus does not jump", jumps["gradient, softplus for the ReLU"] < 0.01)
     report.must("integrated gradients do not jump", jumps["integrated_gradients"] < 0.02)
     report.must("SmoothGrad hardly jumps", jumps["smoothgrad"] < 0.1)
-    axis.set(title="thresholding: max(0, x − 10)", xlabel="x")
+    axis.set(title="thresholding: max(0, x − 10)", xlabel="x", ylabel="attribution of x")
     axis.legend(fontsize=7)
 
 

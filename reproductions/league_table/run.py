@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.ticker import FixedLocator
 
 import whence
 from reproductions import ranks
+from reproductions.league_table import rounding
 from reproductions.league_table.fields import FIELDS, LRP, MASKS, SHARES, Field, mosaic_rows
 from reproductions.report import BLUE, GREY, RED, Report
 from whence.evaluation.bootstrap import wilson
@@ -35,8 +37,9 @@ def run(report: Report) -> None:
     if report.quick:
         return
     _together(report, found)
+    _rounding(report)
     report.figure("ranks", _picture(found), "Ranks by faithfulness with their 95 % sets, one panel per model; red: "
-                  "controls; the lower end of a bar is the best rank that the rows allow.")  # fmt: skip
+                  "controls; the left end of a bar is the best rank that the rows allow.")  # fmt: skip
 
 
 def _quick(report: Report) -> None:
@@ -50,6 +53,15 @@ def _quick(report: Report) -> None:
     )  # fmt: skip
     _certain(report, board, _standing(board, ["comprehensiveness"]))
     report.board("shipped", board)
+    rounding.told(
+        report, {"mosaics": (whence.load("zoo:mosaic-vit"), mosaic_rows(few)[:2])}, {"attnlrp": LRP["attnlrp"]}
+    )
+
+
+def _rounding(report: Report) -> None:
+    fields = {field.name: field for field in FIELDS if field.name in ("mosaics", "horses")}
+    models = {name: (field.model(), field.rows(field.count)) for name, field in fields.items()}
+    rounding.told(report, models, LRP)
 
 
 def _board(report: Report, field: Field) -> Any:
@@ -214,5 +226,6 @@ def _picture(found: dict[str, dict[str, Standing]]) -> Any:
             axis.plot([place], [y], "o", color=ink, ms=4)
         axis.set_yticks(range(len(order)), order, fontsize=7)
         axis.invert_yaxis()
-        axis.set(title=name.replace("_", " "), xlabel="rank by faithfulness")
+        axis.set(title=name.replace("_", " "), xlabel="rank by faithfulness", xlim=(0.5, len(order) + 0.5))
+        axis.xaxis.set_major_locator(FixedLocator([1, *range(5, len(order) + 1, 5)]))
     return figure

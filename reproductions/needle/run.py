@@ -7,8 +7,10 @@ import time
 import warnings
 from typing import Any
 
+import torch
+
 import whence
-from reproductions.report import Report, proportion
+from reproductions.report import Report, around, proportion
 from whence.zoo import needles
 
 NAMED = ("attnlrp", "leave_one_out")  # before anything was measured
@@ -28,6 +30,9 @@ HEADS = ("method", "needle first", "among the first 3", "decoy first", "first, t
 def run(report: Report) -> None:
     warnings.simplefilter("ignore", whence.WhenceWarning)
     lm = whence.load("zoo:needle")
+    found, sure = _answers(lm, report.size(PROMPTS, 2))
+    report.say(f"`zoo:needle` gives the right answer to {proportion(sum(found), len(found))} of {len(found)} prompts, "
+               f"with a probability of {around(sure, 4, 0, 1)} on average.")  # fmt: skip
     known = _read(report)
     rows, refused = [], []
     for method in sorted(whence.methods, key=lambda name: name not in NAMED):
@@ -54,6 +59,18 @@ def run(report: Report) -> None:
     for name in NAMED:
         report.must(f"{name} puts the needle first in {AIM:.0%} of prompts", first[name] >= AIM)
     report.must("a random order does not", first["random"] < 0.5 or report.quick)
+
+
+@torch.no_grad()
+def _answers(lm: Any, count: int) -> tuple[list[bool], list[float]]:
+    """Of each prompt, whether the answer is the likeliest next token, and its probability."""
+    found, sure = [], []
+    for made in map(needles.needle, range(count)):
+        p = lm.model(**lm.tokenizer(made.prompt, return_tensors="pt")).logits[0, -1].softmax(-1)
+        answer = lm.tokenizer(made.answer)["input_ids"][0]
+        found.append(int(p.argmax()) == answer)
+        sure.append(float(p[answer]))
+    return found, sure
 
 
 def placed(lm: Any, method: str, number: int) -> tuple[needles.Needle, list[float]]:

@@ -190,6 +190,7 @@ def _curves(board: Any) -> Any:
     figure, axes = pyplot.subplots(1, 2, figsize=(12, 4), layout="constrained")
     for axis, metric in zip(axes, PERTURBATION, strict=True):
         board.plot(metric, axis)
+        axis.set(xlabel="share of pixels that are black", ylabel="accuracy")
     axes[1].get_legend().remove()  # it is the same, and would lie on a line
     return figure
 
@@ -304,9 +305,11 @@ def _mean(found: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
 def _pictures(report: Report, model: Any, one: mosaics.Mosaics, two: mosaics.Mosaics) -> None:
     report.heading("Figures 2 and 4")
     shown = _some(one, slice(0, 4))
-    _grid(report, model, shown, shown.classes[:, :1], "methods", "Figure 2: one item, methods side by side.")
+    _grid(report, model, shown, shown.classes[:, :1], "methods", "Figure 2: one item, methods side by side; each map "
+          "is scaled by itself, negative values are not shown.")  # fmt: skip
     pair = _some(two, slice(0, 3))
-    _grid(report, model, pair, pair.classes, "two_classes", "Figure 4: two items; each class of the image explained.")
+    _grid(report, model, pair, pair.classes, "two_classes", "Figure 4: two items; each class of the image "
+          "explained; each map is scaled by itself, negative values are not shown.")  # fmt: skip
 
 
 def _grid(report: Report, model: Any, given: Any, classes: torch.Tensor, name: str, caption: str) -> None:

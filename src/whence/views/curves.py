@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from whence.errors import ParameterError
 from whence.evaluation.columns import Column
 from whence.evaluation.scoreboard import Scoreboard
+from whence.views import components as ui
+from whence.views.charts import Axis
 from whence.views.components import text
 from whence.views.plot import pyplot
 
 ARROW = {"higher": "↑", "lower": "↓", "nearer to 0": "→0"}
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#6a3d9a")
 _DASHES = ("", "6 3", "2 2", "8 2 2 2")  # after eight lines, the next eight are dashed, and so on
-_CONTROL = ("#555555", "1 3")
-_WIDTH, _HEIGHT, _EDGE = 520, 220, 40
+_CONTROLS = {"random": ("#8a8f98", ""), "edges": ("#8a8f98", "1 3")}
+_BANDS = 4  # lines, up to which each has its band; more bands than that hide one another
+_ACROSS = "share of units"
+_WIDTH, _HEIGHT, _EDGE, _TOP, _BOTTOM = 420, 220, 44, 8, 28
 
 
 def _styles(board: Scoreboard) -> dict[str, tuple[str, str]]:
-    """Each line's ink and dashes: 32 differ, and controls are gray dots."""
+    """Each line's ink and dashes: 32 differ, and controls are grey."""
     names = [m for m in board.methods if m not in board.controls]
     styles = {m: (_INKS[i % len(_INKS)], _DASHES[i // len(_INKS) % len(_DASHES)]) for i, m in enumerate(names)}
-    return styles | dict.fromkeys(board.controls, _CONTROL)
+    return styles | {m: _CONTROLS.get(m, _CONTROLS["edges"]) for m in board.controls}
 
 
 def number(value: float) -> str:
@@ -35,42 +39,73 @@ def number(value: float) -> str:
 
 
 def drawn(board: Scoreboard, column: Column) -> str:
-    """One metric's mean curves as SVG, each with its band; nothing where the metric draws none."""
+    """One metric's mean curves as SVG, chance with its band; nothing where the metric draws none."""
     found = {m: c for m in board.methods if (c := board.curve(m, column.name)) is not None and len(c[0]) > 1}
-    bands = {m: board.band(m, column.name) or ([], []) for m in found}
-    flat = [y for m, (_, ys) in found.items() for y in (*ys, *bands[m][0], *bands[m][1]) if not math.isnan(y)]
-    if not flat:
+    banded = [m for m in found if m == "random" or not crowded(board)]
+    reach = {m: _reach(found[m][0], board.band(m, column.name)) for m in banded}
+    flat = [y for _, ys in found.values() for y in ys] + [y for edge in reach.values() for _, *ys in edge for y in ys]
+    known = [y for y in flat if not math.isnan(y)]
+    if not known:
         return ""
-    low, high = min(flat), max(flat)
-    high = high if high > low else low + 1
+    axis = Axis(min(known), max(known) if max(known) > min(known) else min(known) + 1)
     first = next(iter(found.values()))[0]
     span = (first[-1] - first[0]) or 1
 
     def at(x: float, y: float) -> str:
         across = _EDGE + (x - first[0]) / span * (_WIDTH - _EDGE - 10)
-        return f"{across:.1f},{10 + (high - y) / (high - low) * (_HEIGHT - 40):.1f}"
+        return f"{across:.1f},{_TOP + (100 - axis.at(y)) / 100 * (_HEIGHT - _TOP - _BOTTOM):.1f}"
 
-    areas, lines, names = [], [], []
-    for method, (ink, dash) in ((m, s) for m, s in _styles(board).items() if m in found):
-        xs, ys = found[method]
-        edge = [(x, *reach) for x, *reach in zip(xs, *bands[method], strict=True) if not math.isnan(reach[0])]
-        around = [at(x, top) for x, _, top in edge] + [at(x, bottom) for x, bottom, _ in reversed(edge)]
-        areas.append(f'<polygon points="{" ".join(around)}" fill="{ink}" fill-opacity=".1"/>' if edge else "")
+    styles = _styles(board)
+    parts = [_grid(y, at(first[0], y).partition(",")[2]) for y in axis.ticks()]
+    for x, anchor in ((first[0], "start"), (first[-1], "end")):
+        parts.append(
+            f'<text x="{at(x, axis.low).partition(",")[0]}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{x:g}</text>'
+        )
+    middle = (_EDGE + _WIDTH - 10) / 2
+    across = text(str(column.facts.get("axis", _ACROSS)))
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{across}</text>')
+    for method, edge in reach.items():
+        around = [at(x, top) for x, _, top in edge] + [at(x, low) for x, low, _ in reversed(edge)]
+        parts.append(f'<polygon points="{" ".join(around)}" fill="{styles[method][0]}" fill-opacity=".14"/>')
+    for method, (xs, ys) in found.items():
         points = " ".join(at(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(y))
-        stroke = f'fill="none" stroke="{ink}" stroke-width="2" stroke-dasharray="{dash}"'
-        lines.append(f'<polyline points="{points}" {stroke}><title>{text(method)}</title></polyline>')
-        sample = f'<svg width="26" height="8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" {stroke}/></svg>'
-        names.append(f'<span style="white-space:nowrap">{sample} {text(method)}</span>')
-    soft = 'fill="currentColor" font-size="11"'
+        parts.append(f'<polyline points="{points}" {_stroke(styles[method])}><title>{text(method)}</title></polyline>')
     return (
-        f'<figure style="max-width:none"><h4>{text(column.name)} {ARROW[column.better]}</h4>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" style="max-width:{_WIDTH}px;width:100%" role="img" '
-        f'aria-label="mean curves of {text(column.name)}, one per method">{"".join(areas)}{"".join(lines)}'
-        f'<text x="0" y="16" {soft}>{text(number(high))}</text><text x="0" y="{_HEIGHT - 28}" {soft}>'
-        f'{text(number(low))}</text><text x="{_EDGE}" y="{_HEIGHT - 6}" {soft}>{first[0]:g}</text>'
-        f'<text x="{_WIDTH - 30}" y="{_HEIGHT - 6}" {soft}>{first[-1]:g}</text></svg>'
-        f"<figcaption class='soft'>{' · '.join(names)}</figcaption></figure>"
+        f"<figure><h4>{text(column.name)} {ARROW[column.better]}</h4>"
+        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="mean curves of {text(column.name)}, one per method">{"".join(parts)}</svg></figure>'
     )
+
+
+def crowded(board: Scoreboard) -> bool:
+    """Whether only chance is drawn with its band."""
+    return len(board.methods) > _BANDS
+
+
+def _reach(xs: Sequence[float], band: tuple[Sequence[float], Sequence[float]] | None) -> list[tuple[float, ...]]:
+    """Where there is an interval: x, its low end, its high end."""
+    low, high = band or ((), ())
+    return [(x, *ends) for x, *ends in zip(xs, low, high, strict=bool(low)) if not math.isnan(ends[0])]
+
+
+def _grid(value: float, y: str) -> str:
+    return (
+        f'<line class="grid" x1="{_EDGE}" x2="{_WIDTH - 10}" y1="{y}" y2="{y}"/>'
+        f'<text x="{_EDGE - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{text(ui.number(round(value, 12)))}</text>'
+    )
+
+
+def _stroke(style: tuple[str, str]) -> str:
+    return f'fill="none" stroke="{style[0]}" stroke-width="2" stroke-dasharray="{style[1]}"'
+
+
+def key(board: Scoreboard) -> str:
+    """The lines' names, and how each is drawn."""
+    names = []
+    for method, style in _styles(board).items():
+        line = f'<line x1="0" y1="4" x2="26" y2="4" {_stroke(style)}/>'
+        names.append(f'<span><svg width="26" height="8" aria-hidden="true">{line}</svg> {text(method)}</span>')
+    return f'<p class="keys">{"".join(names)}</p>'
 
 
 def plot(board: Scoreboard, metric: str | None, ax: Any, new: Callable[..., Any] | None = None) -> Any:
@@ -101,7 +136,7 @@ def _curves(board: Scoreboard, column: Column, ax: Any) -> None:
         dashes = (0, tuple(float(part) for part in dash.split())) if dash else "-"
         ax.plot(*curve, label=method, color=ink, ls=dashes, lw=1.5)
         ax.fill_between(curve[0], *band, color=ink, alpha=min(0.12, 0.6 / len(board.methods)), lw=0)
-    ax.set_xlabel(str(column.facts.get("axis", "share of units")))
+    ax.set_xlabel(str(column.facts.get("axis", _ACROSS)))
     ax.set_ylabel("mean over rows, 95 % interval")
     _legend(board, ax)
 

@@ -11,7 +11,7 @@ from whence.evaluation.scoreboard import Score, Scoreboard
 from whence.util.terminal import clean
 from whence.views.colours import wash
 from whence.views.components import text
-from whence.views.curves import ARROW, drawn, number
+from whence.views.curves import ARROW, crowded, drawn, key, number
 
 _COST = ("copies", "passes", "s / row", "× fb")
 
@@ -102,7 +102,11 @@ def section(board: Scoreboard) -> str:
     curves = "".join(drawn(board, column) for column in board.columns)
     if curves:
         grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22rem,100%),1fr));gap:1rem"
-        curves = f'<h3>Mean curves over rows, with 95 % intervals</h3><div style="{grid}">{curves}</div>'
+        only = ", of the random order; those of methods are in the table" if crowded(board) else ""
+        curves = (
+            f'<h3>Mean curves over rows</h3><p class="soft">Shaded: 95 % intervals{only}.</p>'
+            f'<div style="{grid}">{curves}</div>{key(board)}'
+        )
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr>{head}</tr>{''.join(lines)}</table></div>"
