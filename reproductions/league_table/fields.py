@@ -26,31 +26,46 @@ LRP: Methods = {
 ATTENTION: Methods = {
     "raw_attention": {}, "rollout": {}, "attention_gradcam": {}, "generic_attention": {}, "attention_gradients": {},
     "attention_x_gradient": {}, "grad_sam": {}, "cat": {}, "attcat": {}, "partial_lrp": {},
-    "transformer_attribution": {}, "cp_lrp": {},
+    "transformer_attribution": {}, "cp_lrp": {}, "attention_flow": {}, "attention_gradient": {},
 }  # fmt: skip
 TEXTS: Methods = {
     "gradient": SUMMED, "input_x_gradient": {}, "smoothgrad": {"samples": 10, **SUMMED}, "guided_backprop": SUMMED,
     "deconvnet": SUMMED, "integrated_gradients": {"baseline": "pad"},
     "expected_gradients": {"baseline": ["zero", "pad"], "samples": 20}, "deeplift": {"baseline": "pad"},
     "deeplift, reveal_cancel": {"method": "deeplift", "baseline": "pad", "rule": "reveal_cancel"},
-    **LRP, **ATTENTION, "attention_flow": {}, "leave_one_out": {"baseline": "pad"},
+    "deepshap": {"baseline": ["zero", "pad"]}, "internal_influence": {"baseline": "pad", **SUMMED},
+    **LRP, **ATTENTION, "leave_one_out": {"baseline": "pad"},
     "occlusion": {"window": 3, "stride": 1, "baseline": "pad"},
     "shapley": {"exact": 6, "samples": 2, "baseline": "pad"}, "kernel_shap": {"samples": 128, "baseline": "pad"},
-    "lime": {"samples": 128, "baseline": "pad"},
+    "lime": {"samples": 128, "baseline": "pad"}, "context_cite": {"samples": 128, "baseline": "pad"},
 }  # fmt: skip
 _BLACK = {"baseline": "black"}
+_BOTH = {"baseline": ["black", "mean"]}
+
+
+def _removing(side: int) -> Methods:
+    """Methods that black out random sets of squares."""
+    sampled = {"units": side, "samples": 128, **_BLACK}
+    return {
+        "shapley": {"units": side, "samples": 2, **_BLACK}, "kernel_shap": sampled, "lime": sampled,
+        "context_cite": sampled,
+    }  # fmt: skip
+
+
 _PIXELS: Methods = {
     "gradient": {"absolute": True}, "input_x_gradient": {}, "smoothgrad": {"samples": 10, "kind": "square"},
-    "guided_backprop": {}, "deconvnet": {}, "deeplift": _BLACK,
+    "guided_backprop": {}, "deconvnet": {}, "deeplift": _BLACK, "deepshap": _BOTH,
+    "expected_gradients": {"samples": 20, **_BOTH}, "internal_influence": {**_BLACK, **SUMMED},
 }  # fmt: skip
 GRID: Methods = {
     **_PIXELS, "integrated_gradients": _BLACK, **LRP, **ATTENTION,
-    "occlusion": {"window": 8, "stride": 4, **_BLACK}, "kernel_shap": {"samples": 128, **_BLACK},
-    "lime": {"samples": 128, **_BLACK},
+    "occlusion": {"window": 8, "stride": 4, **_BLACK}, "leave_one_out": {"units": 4, **_BLACK}, **_removing(8),
 }  # fmt: skip
 PHOTOS: Methods = {
-    **_PIXELS, "integrated_gradients": {**_BLACK, "rule": "gauss_legendre", "steps": 32}, **LRP, "grad_cam": {},
+    **_PIXELS, "internal_influence": {"steps": 16, **_BLACK, **SUMMED}, "expected_gradients": {"samples": 10, **_BOTH},
+    "integrated_gradients": {**_BLACK, "rule": "gauss_legendre", "steps": 32}, **LRP, "grad_cam": {},
     "guided_grad_cam": {}, "occlusion": {"window": 48, "stride": 32, **_BLACK},
+    "leave_one_out": {"units": 32, **_BLACK}, **_removing(32),
 }  # fmt: skip
 
 SHARES: Methods = {"comprehensiveness": {}, "sufficiency": {}, "log_odds": {}, "aopc": {}}
