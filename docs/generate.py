@@ -31,17 +31,33 @@ def metrics() -> str:
     return "\n".join(lines)
 
 
+LEAGUE = DOCS.parent / "reproductions" / "league_table"
+MODELS = ("toxic_posts", "reviews", "mosaics", "horses")
+
+
 def ranks() -> str:
     """The league table in short: each method's ranks by faithfulness on four models, and what it cost there."""
-    folder = DOCS.parent / "reproductions" / "league_table"
-    models = {"toxic_posts": "toxic posts", "reviews": "reviews", "mosaics": "mosaics", "horses": "horses"}
-    cost = {model: {line["method"]: line["× fb"] for line in _read(folder / f"{model}.csv")} for model in models}
-    lines = [_row("method", *[f"{name}: rank, × fb" for name in models.values()]), "|---|---|---|---|---|"]
-    for line in _read(folder / "all_faithful.csv"):
-        method, _, setting = line["method"].partition(", ")
-        cells = [f"{line[m]}, {cost[m][line['method']]}" if line["method"] in cost[m] else "–" for m in models]
-        lines.append(_row(f"`{method}`" + (f", {setting}" if setting else ""), *cells))
+    cost = {model: {line["method"]: line["× fb"] for line in _read(LEAGUE / f"{model}.csv")} for model in MODELS}
+    lines = [_row("method", *[f"{name.replace('_', ' ')}: rank, × fb" for name in MODELS]), "|---|---|---|---|---|"]
+    for line in _read(LEAGUE / "all_faithful.csv"):
+        cells = [f"{line[m]}, {cost[m][line['method']]}" if line["method"] in cost[m] else "–" for m in MODELS]
+        lines.append(_row(_setting(line["method"]), *cells))
     return "\n".join(lines)
+
+
+def family() -> str:
+    """The ranks of the LRP family by faithfulness, among all methods of each model."""
+    heads = [f"{name.replace('_', ' ')} ({len(_read(LEAGUE / f'{name}.csv'))})" for name in MODELS]
+    lines = [_row("method", *heads), "|---|---|---|---|---|"]
+    for line in _read(LEAGUE / "lrp_family.csv"):
+        lines.append(_row(_setting(line["method"]), *[line[name] for name in MODELS]))
+    return "\n".join(lines)
+
+
+def _setting(line: str) -> str:
+    """A line's method as code, and how it was set."""
+    method, _, setting = line.partition(", ")
+    return f"`{method}`" + (f", {setting}" if setting else "")
 
 
 def files() -> str:
@@ -75,6 +91,7 @@ PAGES = {
     "evaluation.md": ("metrics", metrics),
     "architecture.md": ("files", files),
     "which_method.md": ("ranks", ranks),
+    "measured.md": ("lrp family", family),
 }
 
 
