@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 import torch
 
 import whence
 from reproductions.report import ROOT, SKIPPED, NotAsItMustBe, Report
+from whence.zoo.training import data
+
+STOPPED = 130
 
 
 def names() -> list[str]:
@@ -29,27 +33,43 @@ def main(given: list[str] | None = None) -> int:
         return 0
     torch.set_num_threads(options.threads)
     chosen = names() if options.name == "all" else [options.name]
-    return max(_run(name, options.quick, options.out) for name in chosen)
+    ended = {}
+    for name in chosen:
+        ended[name] = _run(name, options.quick, options.out)
+        if ended[name][0] == STOPPED:
+            break
+    if len(chosen) > 1:
+        print("\n" + "\n".join(f"{name:24}{told}" for name, (_, told) in ended.items()))
+    return max(code for code, _ in ended.values())
 
 
-def _run(name: str, quick: bool, out: Path | None) -> int:
+def _run(name: str, quick: bool, out: Path | None) -> tuple[int, str]:
+    """Its exit code, and how it ended."""
     folder = (out / name) if out else Path("build/quick") / name if quick else ROOT / name
     folder.mkdir(parents=True, exist_ok=True)
     report = Report(name, folder, quick)
     print(f"\n━━ {name}: {_title(name)}", flush=True)
     try:
         importlib.import_module(f"reproductions.{name}.run").run(report)
-    except whence.FileError as error:
+    except data.Absent as error:
         print(f"{SKIPPED}: {error}", file=sys.stdout if quick else sys.stderr)
-        return 0 if quick else 2
+        return (0 if quick else 2), "skipped: its data are not here"
     except NotAsItMustBe as error:
         print(error, file=sys.stderr)
-        return 1
-    else:
-        report.finish()
-    finally:
+        return 1, "not as it must be"
+    except whence.WhenceError as error:
+        print(error, file=sys.stderr)
+        return 2, "could not be run"
+    except KeyboardInterrupt:
         report.keep_time()
-    return 0
+        print(f"\nStopped. make reproduce NAME={name} goes on from here.", file=sys.stderr)
+        return STOPPED, "stopped"
+    except Exception:
+        traceback.print_exc()
+        return 1, "broke off"
+    report.finish()
+    report.keep_time()
+    return 0, f"as it must be; skipped: {', '.join(report.skipped)}" if report.skipped else "as it must be"
 
 
 def _title(name: str) -> str:

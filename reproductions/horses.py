@@ -29,7 +29,7 @@ def model() -> Any:
     try:
         return whence.load("zoo:photos")
     except whence.ParameterError as error:  # its packages are not installed
-        raise whence.FileError(str(error)) from None
+        raise data.Absent(str(error)) from None
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _place(name: str, file: str) -> Path:
     found = data.folder() / name
     if (found / file).is_file():
         return found
-    raise whence.FileError(
+    raise data.Absent(
         f"The data set {name!r} is not here: there is no {found / file}.\n  {_FETCH[name]}\n"
         f"  into a folder {name}/, and set WHENCE_DATA to the folder around it."
     )

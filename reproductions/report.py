@@ -7,11 +7,14 @@ came out. The part of the README between the two markers is written by the run.
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
 import json
 import math
 import re
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +22,17 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import whence
 from whence.evaluation.bootstrap import interval, wilson
+from whence.util.files import put
 from whence.views.tables import table
+from whence.zoo.training import data
 
 ROOT = Path(__file__).parent
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -47,6 +54,13 @@ class Report:
     cache: Path = Path("build/reproductions")
     blocks: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.process_time)
+    files: dict[str, bytes] = field(default_factory=dict)  # tables and figures, written when all is done
+    skipped: list[str] = field(default_factory=list)  # parts whose data are not here
+
+    def __post_init__(self) -> None:
+        if self.quick:  # it begins anew each time
+            self.cache = self.out / "kept"
+            shutil.rmtree(self.cache, ignore_errors=True)
 
     def say(self, text: str) -> None:
         """A paragraph: sizes, seeds, accuracies, what was found."""
@@ -59,8 +73,9 @@ class Report:
 
     def table(self, name: str, heads: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
         """A table, written as `name.csv` and into the README."""
-        with (self.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([heads, *rows])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([heads, *rows])
+        self.files[f"{name}.csv"] = text.getvalue().encode()
         print(table([str(head) for head in heads], [[str(cell) for cell in row] for row in rows]), flush=True)
         lines = ["| " + " | ".join(_cell(c) for c in row) + " |" for row in (heads, *rows)]
         lines.insert(1, "|" + "---|" * len(heads))
@@ -70,11 +85,13 @@ class Report:
     def board(self, name: str, board: Any, caption: str = "") -> None:
         """A scoreboard: each cell is the mean with its interval; the rows behind it are in the CSV."""
         heads = ["method", *board.metrics]
-        rows = [[method, *(_scored(board[method, metric]) for metric in board.metrics)] for method in board.methods]
+        rows = [[method, *(scored(board[method, metric]) for metric in board.metrics)] for method in board.methods]
         self.table(name, heads, rows, caption)
 
     def figure(self, name: str, figure: Any, caption: str) -> None:
-        figure.savefig(self.out / f"{name}.png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+        self.files[f"{name}.png"] = drawn.getvalue()
         pyplot.close(figure)
         self.blocks.append(f"![{caption}]({name}.png)\n\n*{caption}*")
 
@@ -88,20 +105,42 @@ class Report:
 
     @contextmanager
     def part(self, title: str) -> Iterator[None]:
-        """A part that needs data: without them it is skipped, visibly."""
+        """A part that needs data: where they are not here, a quick run skips it, visibly."""
         self.heading(title)
         try:
             yield
-        except whence.FileError as error:
+        except data.Absent as error:
             if not self.quick:
                 raise
+            self.skipped.append(title)
             self.say(f"{SKIPPED}: {error}")
 
-    def kept(self, name: str) -> Path:
-        """A file in which long work keeps its state, so that a run that was stopped goes on."""
+    def kept(self, name: str, *of: Any) -> Path:
+        """A file in which long work keeps its state, so that a run that was stopped goes on.
+
+        `of` is what the work hangs on (data, a model, settings): another one has another file.
+        """
         folder = self.cache / self.name
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
+        stem, _, end = name.rpartition(".")
+        return folder / (f"{stem}-{stamp(*of)}.{end}" if of else name)
+
+    def once(self, name: str, make: Callable[[], Any], *of: Any) -> Any:
+        """What `make` gives, as JSON has it; kept, see `kept`."""
+        file = self.kept(f"{name}.json", *of)
+        if not file.is_file():
+            put(file, json.dumps(make()))
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    def learned(self, name: str, model: nn.Module, learn: Callable[[], Any], *of: Any) -> None:
+        """The model's weights as `learn` leaves them; kept, see `kept`."""
+        file = self.kept(f"{name}.pt", *of)
+        if not file.is_file():
+            learn()
+            beside = file.with_suffix(".part")
+            torch.save(model.state_dict(), beside)
+            beside.replace(file)
+        model.load_state_dict(torch.load(file, weights_only=True))
 
     def spent(self) -> list[float]:
         """CPU seconds of this run, after those of the earlier ones that it went on from."""
@@ -110,7 +149,7 @@ class Report:
         return [*before, time.process_time() - self.started]
 
     def keep_time(self) -> None:
-        """Whatever became of the run, what it kept is the next one's, and so is the time that it took."""
+        """What the run kept is the next one's, and so is the time that it took."""
         if not self.quick:
             self.kept("spent.json").write_text(json.dumps(self.spent()))
 
@@ -120,6 +159,8 @@ class Report:
         spent = self.spent()
         runs = f" in {len(spent)} runs, each of which went on from the one before" if len(spent) > 1 else ""
         took = f"{_minutes(sum(spent))} of CPU time{runs}"
+        for name, content in self.files.items():
+            put(self.out / name, content)
         text = "\n\n".join([*self.blocks, f"Produced by {how}: {took}, whence {whence.__version__}."])
         (self.out / "results.md").write_text(text + "\n", encoding="utf-8")
         readme = ROOT / self.name / "README.md"
@@ -128,6 +169,18 @@ class Report:
             block = f"{BEGIN}\n{text}\n{END}"
             readme.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: block, page, flags=re.DOTALL), encoding="utf-8")
             (self.out / "results.md").unlink()
+
+
+def stamp(*given: Any) -> str:
+    """Eight letters for data, settings, and models by their weights."""
+    known = hashlib.sha256()
+    for one in given:
+        module = one if isinstance(one, nn.Module) else getattr(one, "model", None)
+        parts = module.state_dict().items() if isinstance(module, nn.Module) else [("", one)]
+        for name, part in parts:
+            known.update(name.encode())
+            known.update(part.cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())
+    return known.hexdigest()[:8]
 
 
 def around(values: Any, digits: int = 3, least: float = -math.inf, most: float = math.inf) -> str:
@@ -144,12 +197,13 @@ def proportion(hits: float, count: int, digits: int = 3, alike: float | None = N
     return f"{hits / count:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _scored(score: Any) -> str:
+def scored(score: Any, form: str = ".3f") -> str:
+    """A score, or a difference of scores, with its interval where the rows allow one."""
     if math.isnan(score.value):
         return "–"
     if math.isnan(score.low):
-        return f"{score.value:.3f}"
-    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        return f"{score.value:{form}}"
+    return f"{score.value:{form}} [{score.low:{form}}, {score.high:{form}}]"
 
 
 def _cell(value: Any) -> str:

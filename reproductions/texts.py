@@ -30,9 +30,12 @@ OTHERS: dict[str, dict[str, Any]] = {  # what experiments on texts compare with,
 def posts(count: int) -> list[dict[str, Any]]:
     """The first posts of SemEval-2021's test file in which people marked toxic characters."""
     folder = data.place("toxic_spans_semeval2021", "tsd_test.csv")
-    with (folder / "tsd_test.csv").open(newline="", encoding="utf-8") as file:
+    whole = folder / "tsd_test.csv"
+    with data.reading(whole), whole.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["spans"] != "[]"][:count]
-    return [{"text": row["text"], "rationale": runs(json.loads(row["spans"]))} for row in rows]
+        if len(rows) < count:
+            raise ValueError(f"it has {len(rows)} posts with a marked span, and {count} are asked for")
+        return [{"text": row["text"], "rationale": runs(json.loads(row["spans"]))} for row in rows]
 
 
 def runs(characters: list[int]) -> list[tuple[int, int]]:
@@ -79,14 +82,15 @@ def reviews(split: str) -> list[dict[str, Any]]:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    with data.reading(file):
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _documents(folder: Path) -> dict[str, str]:
     """The reviews by their names, from the folder docs/ or from docs.tar.gz."""
     if (folder / "docs").is_dir():
         return {file.name: file.read_text(encoding="utf-8") for file in sorted((folder / "docs").iterdir())}
-    data.place("eraser_movies", "docs.tar.gz")
-    with tarfile.open(folder / "docs.tar.gz") as packed:
+    whole = data.place("eraser_movies", "docs.tar.gz") / "docs.tar.gz"
+    with data.reading(whole), tarfile.open(whole) as packed:
         members = [member for member in packed if member.isfile()]
         return {Path(m.name).name: packed.extractfile(m).read().decode() for m in members}  # type: ignore[union-attr]

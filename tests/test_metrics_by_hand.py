@@ -456,3 +456,43 @@ def test_sources_of_a_linear_model() -> None:
     logs = [torch.nn.functional.logsigmoid(score - contributions[:, :k].sum(1)) for k in (0, 1, 3)]
     expected = logs[0] - (logs[1] + logs[2]) / 2
     torch.testing.assert_close(values(found, "input_x_gradient", "source_ablation"), expected, atol=1e-5, rtol=1e-4)
+
+
+# ---- models that end in a softmax ----
+
+
+def by_size(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+    return inputs.abs()
+
+
+METRICS = ["comprehensiveness", "log_odds", "deletion", "faithfulness_correlation"]
+
+
+def test_probabilities_that_a_model_gives_are_not_given_a_softmax_again() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    rows = torch.randn(6, 5)
+    plain, ended = (
+        whence.evaluate(model, rows, methods={"size": by_size}, metrics=METRICS, controls=False)
+        for model in (net, nn.Sequential(net, nn.Softmax(-1)))
+    )
+    for metric in METRICS:
+        assert ended["size", metric].value == pytest.approx(plain["size", metric].value, abs=1e-5)
+    (one,) = whence.compare(nn.Sequential(net, nn.Softmax(-1)), rows[:1], methods=["gradient"], check=True).checks
+    assert dict(one.classes)[one.target] == pytest.approx(float(net(rows[:1]).detach().softmax(-1).max()), abs=1e-5)
+
+
+def test_single_logits_of_one_are_no_probabilities() -> None:
+    one = nn.Linear(2, 1, bias=False)
+    one.weight.data.fill_(0.5)
+    (check,) = whence.compare(one, torch.ones(1, 2), methods=["gradient"], target=0, check=True).checks
+    assert dict(check.classes)[check.target] == pytest.approx(float(torch.tensor(1.0).sigmoid()), abs=1e-5)
+
+
+@pytest.mark.parametrize("output", ["probability", "log_probability"])
+def test_a_softmax_of_probabilities_is_warned_about(output: str) -> None:
+    ended = nn.Sequential(nn.Linear(5, 3), nn.Softmax(-1)).eval()
+    with pytest.warns(whence.WhenceWarning, match="are probabilities already"):
+        whence.explain(ended, torch.randn(2, 5), method="gradient", output=output)
+    whence.explain(ended, torch.randn(2, 5), method="gradient")
+    whence.explain(ended[:1], torch.randn(2, 5), method="gradient", output=output)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import whence
 
@@ -27,6 +28,7 @@ from reproductions.report import BEGIN, END, ROOT, NotAsItMustBe, Report, propor
 from reproductions.texts import reviews, runs
 from whence.evaluation.axioms.toys import USUAL
 from whence.evaluation.bootstrap import wilson
+from whence.zoo.training import data, mosaics
 
 
 @pytest.mark.slow
@@ -119,6 +121,80 @@ def test_equal_cases_tell_as_much_as_one():
     board = SimpleNamespace(copies={1: 0, 2: 0, 5: 4})
     assert shared_of(board, dict.fromkeys(range(6), True)).endswith(" of 6")
     assert shared_of(board, {0: True, 1: True, 2: True, 3: False}) == f"{proportion(3, 4, 2, 16 / 10)} of 4"
+
+
+# ---- what is kept, and what is not ----
+
+
+def test_a_quick_run_begins_anew_and_a_full_one_goes_on(tmp_path):
+    for quick, made in ((True, [1, 2]), (False, [1, 1])):
+        counted = iter((1, 2))
+        cache = tmp_path / "kept"
+        runs = [Report("x", tmp_path / str(quick), quick, cache).once("n", lambda n=counted: next(n)) for _ in range(2)]
+        assert runs == made
+
+
+def test_what_was_made_of_other_things_is_made_again(tmp_path):
+    report = Report("x", tmp_path, cache=tmp_path / "kept")
+    one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    assert report.once("n", lambda: 1, one, ["a"]) == 1
+    assert report.once("n", lambda: 2, one, ["a"]) == 1
+    assert report.once("n", lambda: 3, one, ["b"]) == 3
+    assert report.once("n", lambda: 4, other, ["a"]) == 4
+    learned, again = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    report.learned("m", learned, lambda: torch.nn.init.ones_(learned.weight), "data")
+    report.learned("m", again, lambda: torch.nn.init.zeros_(again.weight), "data")
+    assert again.weight.tolist() == [[1, 1]]
+    report.learned("m", again, lambda: torch.nn.init.zeros_(again.weight), "other data")
+    assert again.weight.tolist() == [[0, 0]]
+
+
+def test_nothing_is_written_before_the_end(tmp_path):
+    report = Report("x", tmp_path, cache=tmp_path / "kept")
+    report.table("t", ["a"], [[1]])
+    assert not (tmp_path / "t.csv").exists()
+    report.finish()
+    assert (tmp_path / "t.csv").read_text() == "a\n1\n"
+
+
+@pytest.mark.parametrize(("error", "code", "told"), [
+    (data.Absent("There is no folder."), 0, "skipped: There is no folder."),
+    (whence.FileError("a.csv is half."), 2, "a.csv is half."),
+    (NotAsItMustBe("1 < 0"), 1, "1 < 0"),
+    (RuntimeError("who knows"), 1, "who knows"),
+    (KeyboardInterrupt(), 130, "Stopped. make reproduce NAME=needle goes on from here."),
+])  # fmt: skip
+def test_how_a_run_ends(error, code, told, tmp_path, capsys, monkeypatch):
+    def raising(report):
+        raise error
+
+    monkeypatch.setattr("reproductions.needle.run.run", raising)
+    assert main(["needle", "--quick", "--out", str(tmp_path)]) == code
+    said = capsys.readouterr()
+    assert told in said.out + said.err
+
+
+def test_half_of_a_file_is_no_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    (tmp_path / "sentence_classification").mkdir()
+    (tmp_path / "sentence_classification" / "TREC.test.all").write_text("<html>404</html>")
+    (tmp_path / "eraser_movies").mkdir()
+    (tmp_path / "eraser_movies" / "docs.tar.gz").write_bytes(b"\x1f\x8b\x08")
+    (tmp_path / "mnist_10k").mkdir()
+    (tmp_path / "mnist_10k" / "mnist10k.npz").write_bytes(b"PK")
+    (tmp_path / "sst_trees").mkdir()
+    (tmp_path / "sst_trees" / "test.txt").write_text("")
+    for name in ("train", "val", "test"):
+        (tmp_path / "eraser_movies" / f"{name}.jsonl").write_text("")
+    for read, file in (
+        (lambda: data.questions("test"), "TREC.test.all"),
+        (lambda: reviews("test"), "docs.tar.gz"),
+        (lambda: mosaics.parts("t10k"), "mnist10k.npz"),
+        (lambda: data.trees("test"), "test.txt"),
+    ):
+        with pytest.raises(whence.FileError, match=f"{file} is not what it should be") as raised:
+            read()
+        assert not isinstance(raised.value, data.Absent)
 
 
 # ---- texts with marks ----

@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
 import whence
-from reproductions.report import BLUE, GREY, RED, Report, proportion
+from reproductions.report import BLUE, GREY, RED, Report, proportion, scored
 from reproductions.texts import OTHERS, posts, toxicity
 from whence.adapters.wrapped import Wrapped
 from whence.zoo.training import data
@@ -135,7 +135,9 @@ def _told(
     report.say(f"{len(rows)} rows{right}. The predicted class is explained.")
     order = sorted(boards["left out"].methods, key=lambda method: -boards["left out"][method, AOPC].value)
     heads = ["method", *(f"{metric}, special tokens {special}" for special in SPECIAL for metric in (AOPC, ODDS))]
-    cells = [[m, *(_cell(boards[special][m, metric]) for special in SPECIAL for metric in (AOPC, ODDS))] for m in order]
+    cells = [
+        [m, *(scored(boards[special][m, metric]) for special in SPECIAL for metric in (AOPC, ODDS))] for m in order
+    ]
     file = name.lower().replace(" ", "_").replace("-", "")
     report.table(file, heads, cells, "Means over rows with 95 % intervals; seed 0.")
 
@@ -163,10 +165,6 @@ def _right(model: Wrapped, rows: Sequence[tuple[str, int | None]]) -> list[bool]
     return found
 
 
-def _cell(score: Any) -> str:
-    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
-
-
 # ---- comparing ----
 
 
@@ -180,7 +178,7 @@ def _against(report: Report, boards: Boards) -> None:
             for by_special in boards.values():
                 for special in SPECIAL:
                     apart = by_special[special].difference(metric, OURS, other)
-                    cells.append(f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]")
+                    cells.append(scored(apart, "+.3f"))
                     told = 0 if sign * apart.low > 0 and sign * apart.high > 0 else 1
                     told = 2 if sign * apart.low < 0 and sign * apart.high < 0 else told
                     better.setdefault((other in PAPER, metric), [0, 0, 0])[told] += 1

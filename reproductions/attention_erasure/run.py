@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from matplotlib import pyplot
 from torch import Tensor, nn
 
 import whence
-from reproductions.report import BLUE, GREY, RED, Report, proportion
+from reproductions.report import BLUE, GREY, RED, Report, proportion, scored
 from whence.evaluation.bootstrap import effective
 from whence.evaluation.metrics.erasure import by_difference
 from whence.util.stats import spearman
@@ -119,7 +120,7 @@ def _observations(report: Report, boards: Boards) -> None:
         little = [_share(board, {row: near[row] for row in rows_of}) for rows_of in (large, near.keys() - large)]
         kept = {row: not (r.parts["both flip"] or r.parts["only the first flips"]) for row, r in results.items()}
         apart = board.difference("sets", "attention", "gradient × attention")
-        own = f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
+        own = scored(apart, "+.3f")
         still = _share(board, kept)
         rows.append([name, encoder, f"{correlation:+.2f}", *little, still, f"{sets.median:.2f}", own])
         flips = [single.parts[part] for part in FLIPS]
@@ -161,7 +162,7 @@ def _single(report: Report, boards: Boards) -> None:
     for (name, encoder), board in boards.items():
         for ranking in RANKINGS:
             found = board[ranking, "single"]
-            value = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+            value = scored(found)
             rows.append([name, encoder, ranking, value, f"{100 - found.parts['negative']:.1f}"])
         both, first, other, neither = (f"{board['attention', 'single'].parts[part]:.1f}" for part in FLIPS)
         flips += [[name, encoder, "without i*: yes", both, first], [name, encoder, "without i*: no", other, neither]]
@@ -188,7 +189,7 @@ def _sets(report: Report, boards: Boards) -> None:
             results = list(board.results[ranking, "sets"].values())
             last = 100 * sum(r.value == 1 and "mass erased" in r.parts for r in results) / len(results)
             never, mass = found.parts["never flips"], found.parts.get("mass erased", float("nan"))
-            mean = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+            mean = scored(found)
             ends = [f"{found.median:.2f}", f"{last:.1f}", f"{never:.1f}", f"{mass:.2f}"]
             rows.append([name, encoder, ranking, mean, *ends])
     heads = ["data", "encoder", "ranking", "mean share", "median", "only without all, %", "never, %", "mass erased"]
@@ -199,12 +200,10 @@ def _sets(report: Report, boards: Boards) -> None:
     for (name, encoder), board in boards.items():
         for other in ("gradient", "gradient × attention", "random"):
             apart = board.difference("sets", other, "attention")
-            rows.append(
-                [name, encoder, other, "attention", f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"]
-            )
+            rows.append([name, encoder, other, "attention", scored(apart, "+.3f")])
         apart = board.difference("sets", "gradient × attention", "gradient")
         rows.append([name, encoder, "gradient × attention", "gradient",
-                     f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"])  # fmt: skip
+                     scored(apart, "+.3f")])  # fmt: skip
     heads = ["data", "encoder", "ranking", "against", "share of the weights that it needs more"]
     report.table("differences", heads, rows, "Paired, with 95 % intervals; below 0, the ranking needs fewer than the "
                  "one it is held against.")  # fmt: skip
@@ -234,12 +233,9 @@ def _trained(report: Report, name: str, encoder: str, train: Sentences) -> tuple
     torch.manual_seed(0)
     known = {word: 1 + i for i, word in enumerate(dict.fromkeys(w for text, _ in train for w in text.split()))}
     model = Reader(1 + len(known), 1 + max(label for _, label in train), encoder=encoder)
-    kept = report.kept(f"{name}-{encoder}-{len(train)}.pt")
-    if kept.is_file():
-        model.load_state_dict(torch.load(kept, weights_only=True))
-    else:
-        fit(model, [(ids_of(text, known), label) for text, label in train], epochs=EPOCHS[encoder])
-        torch.save(model.state_dict(), kept)
+    rows = [(ids_of(text, known), label) for text, label in train]
+    learn = partial(fit, model, rows, epochs=EPOCHS[encoder])
+    report.learned(f"{name}-{encoder}", model, learn, train, EPOCHS[encoder])
     return model.eval(), known
 
 

@@ -102,12 +102,7 @@ def _posts(count: int) -> list[dict[str, Any]]:
 
 def _reviews(count: int) -> list[dict[str, Any]]:
     """Sentences of film reviews; marked are the words that by themselves say what the sentence says."""
-    folder = data.place("sst_trees", "test.txt")
-    found = []
-    for line in (folder / "test.txt").read_text(encoding="utf-8").splitlines():
-        row = _review(data.parsed(line))
-        if row is not None:
-            found.append(row)
+    found = [row for row in map(_review, data.trees("test")) if row is not None]
     return found[:: max(1, len(found) // count)][:count]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ def told(report: Report, models: dict[str, tuple[Any, list[dict[str, Any]]]], me
     for name, (model, rows) in models.items():
         pixels = model.processor([row["image"] for row in rows])["pixel_values"]
         for method, how in methods.items():
-            kept = None if report.quick else report.kept(f"rounding-{name}-{len(rows)}-{method}.json")
-            changes, warned = _kept(kept, model.model, pixels, {"method": method, **how})
+            measure = partial(changed, model.model, pixels, {"method": method, **how})
+            changes, warned = report.once(f"rounding-{name}-{method}", measure, model, pixels, how)
             far = sum(change > FAR for change in changes)
             median, largest = torch.tensor(changes).median(), max(changes)
             steady = method != "attnlrp" or largest < 0.01  # it divides by nothing that nearly cancels
@@ -34,16 +33,6 @@ def told(report: Report, models: dict[str, tuple[Any, list[dict[str, Any]]]], me
     report.table("rounding", HEADS, lines, "Σ|φ − φ64| / Σ|φ64| of each row, where φ is computed in single precision, "
                  "as everywhere else here, and φ64 by the same model in double precision; and how many rows Whence "
                  "warns about, which sees φ only.")  # fmt: skip
-
-
-def _kept(kept: Path | None, *given: Any) -> tuple[list[float], int]:
-    if kept is not None and kept.is_file():
-        changes, warned = json.loads(kept.read_text())
-        return changes, warned
-    found = changed(*given)
-    if kept is not None:
-        kept.write_text(json.dumps(found))
-    return found
 
 
 def changed(model: Any, pixels: Tensor, how: dict[str, Any]) -> tuple[list[float], int]:

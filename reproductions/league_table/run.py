@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator
 
 import whence
 from reproductions import ranks
-from reproductions.league_table import rounding
+from reproductions.league_table import costs, rounding
 from reproductions.league_table.fields import FIELDS, LRP, MASKS, SHARES, Field, mosaic_rows
 from reproductions.report import BLUE, GREY, RED, Report
 from whence.evaluation.bootstrap import wilson
@@ -73,7 +73,7 @@ def _board(report: Report, field: Field) -> Any:
         metrics = {**{name: field.faithful[name] for name in list(SHARES)[:2]}, **field.plausible}
     board = whence.evaluate(
         model, rows, methods=methods, metrics=metrics, target=field.target, batch_size=field.batch_size, chunk=8,
-        resume=None if report.quick else report.kept(f"{field.name}-{len(rows)}.jsonl"),
+        resume=report.kept(f"{field.name}-{len(rows)}.jsonl"),
     )  # fmt: skip
     right = _accuracy(model, rows)
     low, high = wilson(right, len(rows))
@@ -101,8 +101,9 @@ def _told(report: Report, field: Field, board: Any) -> dict[str, Standing]:
     for kind in KINDS:
         _certain(report, board, standing[kind])
     order = sorted(board.methods, key=lambda m: standing["faithful"].get(m, (999, 0, 0))[0])
+    taken = costs.times(report, field)
     rows = [
-        [m, *(_place(standing[kind].get(m)) for kind in KINDS), f"{board.times_fb(m):.1f}",
+        [m, *(_place(standing[kind].get(m)) for kind in KINDS), f"{taken[m]:.1f}" if m in taken else "–",
          _passes(board, m),
          *(f"{board[m, c].value:.3f}" for c in board.metrics)]
         for m in order
@@ -110,10 +111,10 @@ def _told(report: Report, field: Field, board: Any) -> dict[str, Standing]:
     heads = ["method", "faithful", "plausible", "× fb", "passes", *board.metrics]
     report.table(field.name, heads, rows, "Rank by the mean of the faithfulness metrics, and by that of the "
                  "plausibility metrics, each in standard deviations over rows and methods; in brackets the ranks that "
-                 "the rows allow, all methods together with 95 % confidence. × fb: time for a row in "
-                 "forward and backward passes, on a loaded machine, so that only multiples tell; passes: forward and "
+                 "the rows allow, all methods together with 95 % confidence. × fb: CPU time in that of "
+                 "`gradient`, which is one pass forward and back, on the same rows, in turns; passes: forward and "
                  "backward ones that a row took part in, copies of it together.")  # fmt: skip
-    (report.out / f"{field.name}_intervals.csv").write_text(board.to_csv(), encoding="utf-8")
+    report.files[f"{field.name}_intervals.csv"] = board.to_csv().encode()
     if len(columns["faithful"]) > 1:
         report.say(_agreement(board, columns, standing))
     return standing

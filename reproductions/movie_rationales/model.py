@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,12 +32,8 @@ def trained(report: Report, reviews: Sequence[dict[str, Any]], window: int) -> W
     torch.nn.init.normal_(model.classifier.weight, std=0.02)
     torch.nn.init.zeros_(model.classifier.bias)
     tokenizer = AutoTokenizer.from_pretrained(bert_tiny(), model_max_length=window)
-    kept = report.kept(f"bert-tiny-{len(reviews)}-{window}.pt")
-    if kept.is_file():
-        model.load_state_dict(torch.load(kept, weights_only=True))
-    else:
-        _learn(report, model, tokenizer, reviews, window)
-        torch.save(model.state_dict(), kept)
+    learn = partial(_learn, report, model, tokenizer, reviews, window)
+    report.learned("bert-tiny", model, learn, model, reviews, window)
     return whence.wrap(model.eval(), tokenizer, long="window")
 
 
@@ -57,7 +54,7 @@ def _learn(report: Report, model: Any, tokenizer: Any, reviews: Sequence[dict[st
         return F.cross_entropy(scores, torch.tensor([rows[i][1] for i in batch]))
 
     count = EPOCHS * len(rows) // BATCH
-    checkpoint = report.kept(f"learning-{len(reviews)}-{window}.pt")
+    checkpoint = report.kept("learning.pt", model, reviews, window)
     fit(model, shuffled(len(rows), BATCH), loss, count=count, rate=RATE, title="reviews", checkpoint=checkpoint)
 
 

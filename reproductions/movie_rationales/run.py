@@ -7,7 +7,6 @@ highest, those that people marked are counted. The same on posts whose toxic wor
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from matplotlib import pyplot
 
 import whence
 from reproductions.movie_rationales.model import accuracy, trained
-from reproductions.report import BLUE, GREY, RED, Report, proportion
+from reproductions.report import BLUE, GREY, RED, Report, proportion, scored
 from reproductions.texts import OTHERS, posts, reviews, toxicity
 from whence.adapters import tokens as tokenization
 
@@ -64,7 +63,7 @@ def film_reviews(report: Report) -> Any:
     else:
         shown = test[::2]
     model = trained(report, train, window)
-    right = "not measured in the quick form" if report.quick else _accuracies(report, model, len(train), window)
+    right = "not measured in the quick form" if report.quick else _accuracies(report, model)
     marked = [sum(end - start for start, end in row["rationale"]) / len(row["text"]) for row in shown]
     report.say(
         f"Model: bert-tiny (2 layers of 2 heads, 128 wide), fine-tuned here from bert-tiny-toxicity's encoder on "
@@ -88,16 +87,13 @@ def film_reviews(report: Report) -> Any:
     return board
 
 
-def _accuracies(report: Report, model: Any, learned: int, window: int) -> str:
-    kept = report.kept(f"accuracy-{learned}-{window}.json")
-    if not kept.is_file():
-        splits = {name: reviews(name) for name in ("val", "test")}
-        told = {
-            name: f"{proportion(accuracy(model, rows) * len(rows), len(rows))} of {len(rows)} on {name}"
-            for name, rows in splits.items()
-        }
-        kept.write_text(json.dumps(told), encoding="utf-8")
-    return ", ".join(json.loads(kept.read_text(encoding="utf-8")).values())
+def _accuracies(report: Report, model: Any) -> str:
+    told = []
+    for name in ("val", "test"):
+        rows = reviews(name)
+        right = report.once(f"accuracy-{name}", partial(accuracy, model, rows), model, rows)
+        told.append(f"{proportion(right * len(rows), len(rows))} of {len(rows)} on {name}")
+    return ", ".join(told)
 
 
 def review_blocks(report: Report, model: Any, rows: Sequence[dict[str, Any]], name: str) -> list[Callable[[], Any]]:
@@ -123,12 +119,8 @@ def marked_words(tokenizer: Any, row: dict[str, Any]) -> int:
 def _sorted(report: Report, name: str, board: Any, caption: str, by: str = CURVE) -> None:
     """The board, the best method first."""
     order = sorted(board.methods, key=lambda method: -board[method, by].value)
-    cells = [[m, *(_cell(board[m, metric]) for metric in board.metrics)] for m in order]
+    cells = [[m, *(scored(board[m, metric]) for metric in board.metrics)] for m in order]
     report.table(name, ["method", *board.metrics], cells, caption)
-
-
-def _cell(score: Any) -> str:
-    return f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
 
 
 def _curves(report: Report, board: Any, best: list[float]) -> None:
@@ -147,7 +139,7 @@ def _against(report: Report, board: Any, case: str) -> None:
     for name in (name for name in board.methods if name != OURS):
         apart = [board.difference(metric, OURS, name) for metric in board.metrics]
         own = "yes" if name in BASELINES else ""
-        rows.append([name, own, *(f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]" for one in apart)])
+        rows.append([name, own, *(scored(one, "+.3f") for one in apart)])
     heads = ["method", "in the paper's figure", *board.metrics]
     report.table(f"against_{case}s", heads, rows, f"How much more {OURS} has, "
                  "with paired 95 % intervals, not adjusted for their number.")  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,19 +33,16 @@ def run(report: Report) -> None:
     found, sure = _answers(lm, report.size(PROMPTS, 2))
     report.say(f"`zoo:needle` gives the right answer to {proportion(sum(found), len(found))} of {len(found)} prompts, "
                f"with a probability of {around(sure, 4, 0, 1)} on average.")  # fmt: skip
-    known = _read(report)
     rows, refused = [], []
     for method in sorted(whence.methods, key=lambda name: name not in NAMED):
         count = report.size(NAMED_ON if method in NAMED else FEWER.get(method, PROMPTS), 2)
-        if method not in known or len(known[method]) < count:
-            try:
-                known[method] = [_placed(lm, method, number) for number in range(count)]
-            except whence.WhenceError as error:
-                refused.append([method, str(error).partition("\n")[0]])
-                continue
-            if not report.quick:
-                report.kept("places.json").write_text(json.dumps(known))
-        rows.append(_line(method, known[method][:count]))
+        how = HOW.get(method, {})
+        try:
+            ranked = report.once(method, partial(_ranked, lm, method, count), lm, how, count)
+        except whence.WhenceError as error:
+            refused.append([method, str(error).partition("\n")[0]])
+            continue
+        rows.append(_line(method, ranked))
         print(*rows[-1], flush=True)
     first = {row[0]: float(row[1].split()[0]) for row in rows}
     rows.sort(key=lambda row: -first[row[0]])
@@ -83,6 +80,10 @@ def placed(lm: Any, method: str, number: int) -> tuple[needles.Needle, list[floa
     return made, a.values.flatten()[: len(made.sentences) + 1].tolist()
 
 
+def _ranked(lm: Any, method: str, count: int) -> list[list[float]]:
+    return [_placed(lm, method, number) for number in range(count)]
+
+
 def _placed(lm: Any, method: str, number: int) -> list[float]:
     """Of one prompt: the needle's rank, whether a decoy is first, the rank with the question, seconds."""
     start = time.process_time()
@@ -103,9 +104,3 @@ def _line(method: str, found: list[list[float]]) -> list[str]:
         method, proportion(ranks.count(0), len(ranks)), share([rank < 3 for rank in ranks]),
         share([bool(one[1]) for one in found]), share([one[2] == 0 for one in found]), str(len(found)), f"{took:.2f}",
     ]  # fmt: skip
-
-
-def _read(report: Report) -> dict[str, list[list[float]]]:
-    """What a run that was stopped had found; a quick run begins anew."""
-    kept = report.kept("places.json")
-    return json.loads(kept.read_text()) if kept.is_file() and not report.quick else {}

@@ -5,8 +5,8 @@ On the toy functions of the papers, on models of the zoo and on two real ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from benchmarks import trained
 from reproductions.report import Report
 from whence.evaluation.axioms import textbook_table
 from whence.evaluation.axioms.toys import USUAL
+from whence.zoo.training import data
 
 METHODS = (
     "gradient", "input_x_gradient", "integrated_gradients", "deeplift", "lrp", "guided_backprop", "smoothgrad",
@@ -93,23 +94,22 @@ def told(entries: list[Any], apart: list[Any]) -> str:
 
 def _measured(report: Report, name: str, given: Callable[[], Any], methods: tuple[str, ...]) -> None:
     model, inputs, how = given()
+    options = {"rows": 2 if report.quick else 3, "features": 3 if report.quick else 5, **how}
     rows, heads = [], []
     for method in methods if not report.quick else FEW:
-        kept = report.kept(f"{name.replace(':', '-')}-{method}.json")
-        if kept.is_file() and not report.quick:
-            cells = json.loads(kept.read_text())
-        else:
-            options = {"rows": 2 if report.quick else 3, "features": 3 if report.quick else 5, **how}
-            found = whence.axioms(model, inputs, methods={method: SETTINGS.get(method, {})}, **options)
-            cells = {cell.property: _cell(cell) for cell in found.values()}
-            if not report.quick:
-                kept.write_text(json.dumps(cells))
+        settings = {method: SETTINGS.get(method, {})}
+        measure = partial(_cells, model, inputs, settings, options)
+        cells = report.once(f"{name.replace(':', '-')}-{method}", measure, model, inputs, settings, options)
         heads = list(cells)
         rows.append([method, *cells.values()])
         print(method, cells, flush=True)
     report.table(name.replace(":", "-"), ["method", *heads], rows, "Verdict, and the largest violation found.")
     sums = {row[0]: row[1 + heads.index("completeness")] for row in rows}
     report.must(f"integrated gradients sum up on {name}", not sums.get("integrated_gradients", "").startswith("no"))
+
+
+def _cells(model: Any, inputs: Any, settings: Any, options: dict[str, Any]) -> dict[str, str]:
+    return {cell.property: _cell(cell) for cell in whence.axioms(model, inputs, methods=settings, **options).values()}
 
 
 def _cell(cell: Any) -> str:
@@ -145,9 +145,7 @@ def _folder(name: str) -> Path:
     """Where a real model or its data lie."""
     found = trained.DATA / name
     if not found.is_dir():
-        raise whence.FileError(
-            f"There is no folder {name}/ in WHENCE_DATA.\n  The experiment's README says what it holds."
-        )
+        raise data.Absent(f"There is no folder {name}/ in WHENCE_DATA.\n  The experiment's README says what it holds.")
     return found
 
 

@@ -6,11 +6,9 @@ for methods of convolutional networks, on EfficientNet-Lite0 with photographs of
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch.nn import functional as F
 import whence
 from reproductions import horses
 from reproductions.ranks import part, verdicts
-from reproductions.report import Report, around
+from reproductions.report import Report, around, scored
 from whence.evaluation.bootstrap import wilson
 from whence.zoo.training import mosaics
 from whence.zoo.training.fashion import LABELS
@@ -81,11 +79,6 @@ def _mosaics(report: Report) -> tuple[mosaics.Mosaics, mosaics.Mosaics]:
     )
 
 
-def _kept(report: Report, name: str) -> Path | None:
-    """Where an evaluation keeps its state; a quick one checks everything anew."""
-    return None if report.quick else report.kept(f"{name}.jsonl")
-
-
 def _methods(report: Report) -> dict[str, dict[str, Any]]:
     """All, or in a quick run the paper's."""
     return {name: how for name, how in METHODS.items() if not report.quick or name in PAPERS}
@@ -117,7 +110,7 @@ def _predicted(model: Any, given: mosaics.Mosaics) -> torch.Tensor:
 def _tables(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
     board = whence.evaluate(
         model, _rows(one), methods={**_methods(report), **ABLATIONS}, metrics=[*PERTURBATION, *SEGMENTATION], chunk=16,
-        resume=_kept(report, f"predicted-{len(one.images)}"),
+        resume=report.kept(f"predicted-{len(one.images)}.jsonl"),
     )  # fmt: skip
     first = part(board, [*METHODS, *CONTROLS])
     report.heading("Table 1: perturbation, the predicted class explained")
@@ -139,7 +132,7 @@ def _tables(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
     pooled = {f"{name}, per patch": _pooled(name, METHODS[name]) for name in POOLED if name in _methods(report)}
     patches = whence.evaluate(
         model, _rows(one), methods={OURS: {}, **pooled}, metrics=SEGMENTATION,
-        resume=_kept(report, f"patches-{len(one.images)}"),
+        resume=report.kept(f"patches-{len(one.images)}.jsonl"),
     )  # fmt: skip
     report.board("per_patch", patches, "A patch's values are added up, and the map of "
                  "14 × 14 is stretched bilinearly, as the maps of attention are.")  # fmt: skip
@@ -181,7 +174,7 @@ def _against(report: Report, file: str, board: Any, names: Sequence[str]) -> Non
     rows = []
     for name in names:
         found = [board.difference(metric, name, OURS) for metric in board.metrics]
-        rows.append([name, *(f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]" for d in found)])
+        rows.append([name, *(scored(d, "+.3f") for d in found)])
     report.table(file, ["method", *board.metrics], rows, f"Each less `{OURS}`, image by image, with paired 95 % "
                  "intervals, not adjusted for their number.")  # fmt: skip
 
@@ -210,7 +203,7 @@ def _target(report: Report, model: Any, one: mosaics.Mosaics, first: Any) -> Non
 def _of_targets(report: Report, model: Any, one: mosaics.Mosaics) -> Any:
     return whence.evaluate(
         model, _rows(one), methods=_methods(report), metrics=PERTURBATION, target="label", chunk=16,
-        resume=_kept(report, f"label-{len(one.images)}"),
+        resume=report.kept(f"label-{len(one.images)}.jsonl"),
     )  # fmt: skip
 
 
@@ -233,7 +226,9 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
     pixels = model.processor.normalised(two.images)
     rows = []
     for name in (*METHODS, "random"):
-        hits, alike = _of_two(model, pixels, two, name, _kept(report, f"two-{_stamp(model)}-{len(pixels)}-{name}"))
+        follow = partial(_followed, model, pixels, two, name)
+        found = report.once(f"two-{name}", follow, model, pixels, METHODS.get(name))
+        hits, alike = (torch.tensor(part).double() for part in found)
         share, mean = float(hits.mean()), float(alike.mean())
         rows.append(
             [name, around(hits.mean(0), least=0, most=1), around(alike, least=-1, most=1)]
@@ -252,32 +247,15 @@ def _classes(report: Report, model: Any, two: mosaics.Mosaics) -> None:
                  "all are alike.")  # fmt: skip
 
 
-def _stamp(model: Any) -> int:
-    """A number for the weights: what was kept of another model is not taken."""
-    return zlib.crc32(b"".join(weight.numpy().tobytes() for weight in model.model.state_dict().values()))
-
-
-def _of_two(
-    model: Any, pixels: torch.Tensor, two: Any, name: str, kept: Path | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _followed(model: Any, pixels: torch.Tensor, two: Any, name: str) -> tuple[list[Any], list[Any]]:
     """For each image and class, whether the map prefers that class's item; for each image, the maps' correlation."""
-    if kept is not None and kept.is_file():
-        known = json.loads(kept.read_text())
-        return torch.tensor(known[0]).double(), torch.tensor(known[1]).double()
-    hits, alike = _followed(model, pixels, two, name)
-    if kept is not None:
-        kept.write_text(json.dumps([hits.tolist(), alike.tolist()]))
-    return hits, alike
-
-
-def _followed(model: Any, pixels: torch.Tensor, two: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     maps = [_maps(model, pixels, two.classes[:, place], name, seed=place) for place in (0, 1)]
     hits = []
     for place, found in enumerate(maps):
         own, other = (_mean(found, two.masks[:, p]) for p in (place, 1 - place))
         hits.append((own > other).double() + 0.5 * (own == other).double())
     flat = [found.flatten(1) - found.flatten(1).mean(1, keepdim=True) for found in maps]
-    return torch.stack(hits), F.cosine_similarity(flat[0], flat[1], dim=1)
+    return torch.stack(hits).tolist(), F.cosine_similarity(flat[0], flat[1], dim=1).tolist()
 
 
 def _maps(model: Any, pixels: torch.Tensor, classes: torch.Tensor, name: str, seed: int = 0) -> torch.Tensor:
@@ -344,7 +322,7 @@ def _horses(report: Report) -> None:
     chosen = {n: how for n, how in CONVOLUTIONAL.items() if not report.quick or n in ("gradient", "grad_cam")}
     board = whence.evaluate(
         model, rows, methods=chosen, metrics=SEGMENTATION if report.quick else [*PERTURBATION, *SEGMENTATION],
-        batch_size=16, resume=_kept(report, f"horses-{len(rows)}"),
+        batch_size=16, resume=report.kept(f"horses-{len(rows)}.jsonl"),
     )  # fmt: skip
     if not report.quick:
         curve: Any = board.curve("random", PERTURBATION[0])

@@ -93,7 +93,7 @@ def _row(
     curves = view.value(told, "probability").view(-1, len(places))
     mean, spread = curves[len(orders) :], torch.tensor([0.1, 0.9], dtype=torch.double, device="cpu")
     low, high = mean.quantile(spread, 0)
-    p, labels = probabilities(both_classes(whole), "probability", example.exclusive), _labels(model)
+    p, labels = probabilities(both_classes(whole), "probability", example.exclusive, whole), _labels(model)
     names_of = {number: labels.get(number, f"class {number}") for number in range(len(p))}
     asked = target if len(whole) > 1 else 1
     best = p.argsort(descending=True, stable=True).tolist()[:_CLASSES]

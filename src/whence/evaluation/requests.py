@@ -16,6 +16,7 @@ from torch import Tensor
 from whence.errors import InputError
 from whence.evaluation.examples import Example
 from whence.results.attribution import Attribution
+from whence.subject.targets import sums_to_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ class View:
 
     def value(self, logits: Tensor, output: str) -> Tensor:
         """The explained score, (…) of logits (…, classes)."""
-        return probabilities(logits, output, self.example.exclusive)[..., self.target]
+        return probabilities(logits, output, self.example.exclusive, self.logits)[..., self.target]
 
     def generator(self, salt: int = 0) -> torch.Generator:
         """Random numbers of this row's own, whatever else is evaluated with it."""
@@ -172,12 +173,17 @@ class Result:
     curve: tuple[list[float], list[float]] | None = None
 
 
-def probabilities(logits: Tensor, output: str, exclusive: bool = True) -> Tensor:
-    """Logits (…, classes) in the space that a metric measures in; a single logit is that of a binary classifier."""
+def probabilities(logits: Tensor, output: str, exclusive: bool = True, row: Tensor | None = None) -> Tensor:
+    """Logits (…, classes) in the space that a metric measures in; a single logit is that of a binary classifier.
+
+    `row` is what the model says of the row as it is: a model that gives probabilities there gives them everywhere.
+    """
     if output == "logit":
         return logits
     if logits.shape[-1] == 1 or not exclusive:
         return logits.sigmoid() if output == "probability" else torch.nn.functional.logsigmoid(logits)
+    if sums_to_one(logits if row is None else row):
+        return logits if output == "probability" else logits.clamp(min=torch.finfo(logits.dtype).tiny).log()
     return logits.softmax(-1) if output == "probability" else logits.log_softmax(-1)
 
 

@@ -157,7 +157,7 @@ def _classes(asked: Asked, a: Attribution, top: int) -> list[dict[str, Any]]:
         return [{"label": part.target, "index": None, "probability": part.probability, "score": part.score,
                  "chosen": True}]  # fmt: skip
     scores = logits_of(asked)
-    p = probabilities(both_classes(scores), "probability", asked.wrapped.exclusive)
+    p = probabilities(both_classes(scores), "probability", asked.wrapped.exclusive, scores)
     both = both_classes(scores)
     target = _class_of(a)
     best = p.argsort(descending=True, stable=True).tolist()[:top]

@@ -78,5 +78,5 @@ def _own(a: Attribution) -> tuple[Tensor, Tensor]:
 def probability(asked: Asked, scores: Tensor, target: int) -> Tensor:
     """(choices): of the class that is explained."""
     return torch.stack(
-        [probabilities(both_classes(row), "probability", asked.wrapped.exclusive)[target] for row in scores]
+        [probabilities(both_classes(row), "probability", asked.wrapped.exclusive, row)[target] for row in scores]
     )

@@ -120,7 +120,7 @@ def _no_unit(a: Attribution, image: bool = False) -> str | None:
 def _spread(asked: Asked, scores: Tensor, named: Sequence[int]) -> list[dict[str, Any]]:
     """Some classes, in their order."""
     both, labels = both_classes(scores), asked.wrapped.labels
-    p = probabilities(both, "probability", asked.wrapped.exclusive)
+    p = probabilities(both, "probability", asked.wrapped.exclusive, scores)
     return [
         {"label": labels.get(n, f"class {n}"), "index": n, "probability": float(p[n]), "score": float(both[n])}
         for n in named if n < len(p)

@@ -163,6 +163,7 @@ def _forward(subject: Subject, plan: Plan, tape: Tape | None = None, parts: Part
     facts, measures = subject.measured, subject.measured.score is None
     if measures and index is not None and not subject.values:
         facts.probability = targets.probability(held.detach(), index, subject.output)
+        targets.warn_of_probabilities(subject.method, output, subject.target, subject.output, subject.rows)
     check_pass(subject, flow, score, seen=plan.gradient or plan.marks)
     subject.record.add(flow, subject.rows)
     if flow.leaves.held and not flow.records:

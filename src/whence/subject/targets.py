@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.errors import ModelError, TargetError
+from whence.errors import ModelError, TargetError, warn
 from whence.subject.logits import describe, find_logits
 
 Output = Literal["logit", "probability", "log_probability"]
@@ -291,5 +291,22 @@ def _among(classes: Tensor, space: Output) -> Tensor:
 
 def distribution(classes: Tensor) -> Tensor:
     """The softmax of scores (…, classes), or the scores themselves where they are probabilities already."""
-    given = bool((classes >= 0).all()) and bool(((classes.sum(-1) - 1).abs() < 1e-3).all())
-    return classes if given else classes.softmax(-1)
+    return classes if sums_to_one(classes) else classes.softmax(-1)
+
+
+def sums_to_one(classes: Tensor) -> bool:
+    """Whether scores (…, classes) are probabilities: two or more, none below 0, and 1 in all."""
+    return classes.shape[-1] > 1 and bool((classes >= 0).all()) and bool(((classes.sum(-1) - 1).abs() < 1e-3).all())
+
+
+def warn_of_probabilities(method: str, output: Any, target: Target, space: Output, rows: int) -> None:
+    """Warn where a softmax is taken of what is one already."""
+    if space == "logit":
+        return
+    given = scores(output, target, "logit", rows).detach()
+    if given.dim() == 2 and sums_to_one(given):
+        warn(
+            f"{method}: the model's outputs are probabilities already (none is below 0, and those of a row add up to "
+            f"1), and output={space!r} takes the softmax of them. To explain the model's own probabilities leave "
+            "output= out; for their logarithm give target= a function."
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.evaluation.metrics import Asking, metric
-from whence.evaluation.requests import Attended, Erased, Result, View, both_classes, decision
+from whence.evaluation.requests import Attended, Erased, Result, View, both_classes, decision, probabilities
 
 if TYPE_CHECKING:
     from whence.evaluation.scoreboard import Scoreboard
@@ -36,7 +36,7 @@ def erasure_single(view: View, *, layers: Any = "all", heads: Any = "all") -> As
     others = positions[positions != first]
     other = int(others[torch.randint(len(others), (), generator=view.generator(3), device="cpu")])
     p, q_first, q_other = yield [_erase(view, units, layers, heads) for units in ([], [first], [other])]
-    top, rest = js(p, q_first), js(p, q_other)
+    top, rest = (js(p, q, view.logits) for q in (q_first, q_other))
     flips = [decision(q) != decision(p) for q in (q_first, q_other)]
     names = {(True, True): "both flip", (True, False): "only the first flips", (False, True): "only the other flips"}
     parts = dict.fromkeys([*names.values(), "neither flips"], 0.0)
@@ -81,9 +81,9 @@ def by_difference(board: Scoreboard, method: str, bins: int = 5) -> list[tuple[f
     return found
 
 
-def js(p: Tensor, q: Tensor) -> float:
-    """The Jensen–Shannon divergence of two rows of logits, in nats."""
-    a, b = both_classes(p).log_softmax(-1), both_classes(q).log_softmax(-1)
+def js(p: Tensor, q: Tensor, row: Tensor | None = None) -> float:
+    """The Jensen–Shannon divergence of two rows of logits, in nats; for `row` see `probabilities`."""
+    a, b = (probabilities(both_classes(logits), "log_probability", row=row) for logits in (p, q))
     m = torch.logaddexp(a, b) - torch.log(torch.tensor(2.0, dtype=a.dtype, device=a.device))
     return max(0.0, float(((a.exp() * (a - m)).sum() + (b.exp() * (b - m)).sum()) / 2))
 

@@ -10,6 +10,11 @@ import csv
 import gzip
 import os
 import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +44,28 @@ _ORIGINS = {  # a folder's name → what its files are, and where they come from
 }
 
 
+class Absent(FileError):
+    """Data that are not part of the package are not here."""
+
+
 def folder() -> Path:
     """Where data sets lie."""
-    return Path(os.environ.get("WHENCE_DATA", _BESIDE))
+    return Path(os.environ.get("WHENCE_DATA") or _BESIDE).expanduser()
+
+
+_BROKEN = (OSError, EOFError, ValueError, LookupError, csv.Error, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """What cannot be read of a file is told with its name."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise FileError(
+            f"{file} is not what it should be: {type(error).__name__}: {error}.\n"
+            "  It may be half of a file, or a page that says there is none. Fetch it again: reproductions/README.md."
+        ) from error
 
 
 def place(name: str, *files: str) -> Path:
@@ -51,7 +75,7 @@ def place(name: str, *files: str) -> Path:
     if absent is None:
         return found
     what, origin = _ORIGINS[name]
-    raise FileError(
+    raise Absent(
         f"The data set {name!r} ({what}) is not here: there is no {found / absent}.\n"
         f"  Put {', '.join(files)} from {origin} into a folder {name}/, and set\n"
         "  WHENCE_DATA to the folder around it (see reproductions/README.md)."
@@ -65,16 +89,18 @@ def fashion(split: str) -> tuple[Tensor, Tensor]:
     """Images as bytes (n, 1, 28, 28) and labels; `split` is "train" or "t10k"."""
     beside = folder() / "fashion-mnist"
     where = beside if beside.is_dir() else _FASHION
+    files = [where / f"{split}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
     try:
-        images = gzip.decompress((where / f"{split}-images-idx3-ubyte.gz").read_bytes())
-        labels = gzip.decompress((where / f"{split}-labels-idx1-ubyte.gz").read_bytes())
+        packed = [file.read_bytes() for file in files]
     except FileNotFoundError:
-        raise FileError(
+        raise Absent(
             "Fashion-MNIST is not here.\n  apt-get install dataset-fashion-mnist, or put its four files into "
             "fashion-mnist/ of the folder that WHENCE_DATA names."
         ) from None
-    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 1, 28, 28)
-    classes = torch.tensor(np.frombuffer(labels, np.uint8, offset=8), device="cpu")
+    with reading(files[0]):
+        pixels = np.frombuffer(gzip.decompress(packed[0]), np.uint8, offset=16).reshape(-1, 1, 28, 28)
+    with reading(files[1]):
+        classes = torch.tensor(np.frombuffer(gzip.decompress(packed[1]), np.uint8, offset=8), device="cpu")
     return torch.tensor(pixels, device="cpu"), classes.long()
 
 
@@ -96,9 +122,16 @@ def natural(text: str) -> str:
 
 def phrases(split: str) -> list[tuple[str, int, bool]]:
     """The Stanford Sentiment Treebank: every phrase with its label from 0 to 4, and whether it is the sentence."""
-    found = []
-    for line in (place("sst_trees", f"{split}.txt") / f"{split}.txt").read_text(encoding="utf-8").splitlines():
-        found += [(natural(text), label, whole) for text, label, whole in parsed(line)]
+    return [(natural(text), label, whole) for tree in trees(split) for text, label, whole in tree]
+
+
+def trees(split: str) -> list[list[tuple[str, int, bool]]]:
+    """The same sentence by sentence, as the corpus has them."""
+    file = place("sst_trees", f"{split}.txt") / f"{split}.txt"
+    with reading(file):
+        found = [parsed(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if not found or not all(tree and tree[-1][2] for tree in found):
+            raise ValueError("a line is no tree" if found else "there is no tree in it")
     return found
 
 
@@ -126,8 +159,10 @@ def questions(split: str) -> Labelled:
 
 def labelled(file: str) -> Labelled:
     """The lines of one of the classification sets, tokenised as they are there, with their labels."""
-    lines = (place("sentence_classification", file) / file).read_text(encoding="latin-1").strip().split("\n")
-    return [(text.strip(), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
+    whole = place("sentence_classification", file) / file
+    with reading(whole):
+        lines = whole.read_text(encoding="latin-1").strip().split("\n")
+        return [(text.strip(), int(label)) for label, _, text in (line.partition(" ") for line in lines)]
 
 
 def sentences() -> list[str]:
@@ -143,8 +178,9 @@ def pairs() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     where = place("mt_toy_deen", *(f"{name}.{end}" for name in ("train", "dev") for end in ("de", "en")))
 
     def read(name: str) -> list[tuple[str, str]]:
-        german, english = ((where / f"{name}.{end}").read_text(encoding="utf-8").splitlines() for end in ("de", "en"))
-        return [(spaced(d), spaced(e)) for d, e in zip(german, english, strict=True)]
+        with reading(where / f"{name}.de or .en"):
+            both = [(where / f"{name}.{end}").read_text(encoding="utf-8").splitlines() for end in ("de", "en")]
+            return [(spaced(german), spaced(english)) for german, english in zip(*both, strict=True)]
 
     return read("train"), read("dev")
 
@@ -156,8 +192,9 @@ def spaced(text: str) -> str:
 
 def molecules() -> tuple[list[str], Tensor, list[str]]:
     """Tox21: SMILES, (n, 12) outcomes with NaN where nothing was measured, and the assays' names."""
-    with gzip.open(place("molecules", "tox21.csv.gz") / "tox21.csv.gz", "rt", encoding="utf-8") as file:
+    packed = place("molecules", "tox21.csv.gz") / "tox21.csv.gz"
+    with reading(packed), gzip.open(packed, "rt", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assays = [name for name in rows[0] if name not in ("mol_id", "smiles")]
-    outcomes = [[float(row[name] or "nan") for name in assays] for row in rows]
+        assays = [name for name in rows[0] if name not in ("mol_id", "smiles")]
+        outcomes = [[float(row[name] or "nan") for name in assays] for row in rows]
     return [row["smiles"] for row in rows], torch.tensor(outcomes, device="cpu"), assays

@@ -55,7 +55,8 @@ def parts(split: str) -> Parts:
     The digits' file is sorted from 0 to 9: the test has 8 and 9 and a few 7, new to who learned with the others.
     """
     images, labels = data.fashion(split)
-    with np.load(data.place("mnist_10k", "mnist10k.npz") / "mnist10k.npz") as file:
+    packed = data.place("mnist_10k", "mnist10k.npz") / "mnist10k.npz"
+    with data.reading(packed), np.load(packed) as file:
         digits = torch.from_numpy(file["x"][:8_000] if split == "train" else file["x"][8_000:])
     small = F.interpolate(digits[:, None].float(), size=(DIGIT, DIGIT), mode="area")[:, 0]
     return Parts(images[:, 0].numpy(), labels.numpy(), small.numpy())
