@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 import torch
@@ -116,6 +117,57 @@ def test_a_target_that_is_no_class_cannot_be_checked():
         whence.compare(Linear(), ROWS, methods=["gradient"], target=lambda y: y.sum(1), check=True)
 
 
+def test_what_comes_first_is_what_goes_first_and_one_word_is_not_another():
+    clf = whence.load("zoo:sentiment")
+    methods = ["integrated_gradients", "attnlrp", "shapley", "transformer_attribution"]
+    given = "The plot is thin, but the actors are wonderful."
+    c = whence.compare(clf, given, methods=methods, target="negative", check=True)
+    (check,) = c.checks
+    told = re.search(r'<p class="verdict">(.*?)</p>', c.to_html())[1]
+    best = max(set(check.first.values()), key=list(check.first.values()).count)
+    assert f"<b>{best}</b> first" in told
+    who = next(name for name, first in check.first.items() if first == best)
+    assert told.endswith(f"“negative” at {percent(check.curves[who][1])}.")
+    loud = whence.compare(clf, "Dull & long.", methods=methods[:2], check=True)
+    assert "<b>Dull</b> first; without it the model says" in loud.to_html()  # as it is spelled there
+    one = whence.compare(clf, "Dull & long.", methods=methods[:1], check=True)
+    assert "The method puts <b>Dull</b> first; without it" in one.to_html()
+    twice = whence.compare(clf, "wonderful and dull and wonderful", methods=methods[:1], check=True)
+    check = dataclasses.replace(twice.checks[0], order={"a": (0,), "b": (4,)}, first=dict.fromkeys("ab", "wonderful"),
+                                curves=dict.fromkeys("ab", twice.checks[0].curves["integrated_gradients"]))  # fmt: skip
+    both = dict.fromkeys("ab", twice["integrated_gradients"])
+    page = report({name: a[0] for name, a in both.items()}, check)
+    assert "do not agree on what comes first" in page
+    assert "<b>wonderful</b> (word 1)" in page
+    assert "<b>wonderful</b> (word 5)" in page
+
+
+def test_a_baseline_that_is_not_all_methods_is_not_told_as_theirs():
+    model = Linear()
+    c = whence.compare(
+        model, ROWS[:1], methods={"integrated_gradients": {"baseline": 0.0}, "deeplift": {"baseline": 1.0}}, target=0
+    )
+    assert "(baseline:" not in c.to_html()
+    assert "(baseline:" in whence.compare(model, ROWS[:1], methods=["integrated_gradients"], target=0).to_html()
+
+
+def test_how_often_the_model_was_asked_is_told():
+    a = whence.explain(Linear(), ROWS[:1], method="shapley", target=0)
+    assert (
+        f"{a.receipt['evaluations'][0]} evaluations"
+        in whence.compare(Linear(), ROWS[:1], methods=["shapley", "gradient"], target=0).to_html()
+    )
+
+
+def test_what_chance_has_in_common_is_the_mean_over_all_ways_to_deal():
+    model = Linear()
+    c = whence.compare(model, ROWS[:1], methods=["gradient", "input_x_gradient"], target=0)
+    one, other = (drawn(name, a[0]) for name, a in c.items())
+    values, others = one.shares[0].flatten(), other.shares[0].flatten()
+    dealt = [1 - (values[list(order)] - others).abs().sum() / 2 for order in permutations(range(len(values)))]
+    assert by_chance(one, other) == pytest.approx(float(sum(dealt) / len(dealt)))
+
+
 def test_a_check_is_in_the_json_file(tmp_path):
     c = whence.compare(Linear(), ROWS, methods=["gradient"], target=0, check=True)
     c.save(tmp_path / "c.json")
@@ -125,13 +177,14 @@ def test_a_check_is_in_the_json_file(tmp_path):
     assert "checks" not in json.loads((tmp_path / "c.json").read_text())
 
 
-def test_the_page_says_which_orders_are_no_better_than_random():
+def test_the_page_says_of_which_orders_random_ones_are_better():
     x = torch.tensor([[1.0, -2.0, -1.0, 1.0]]).double()
     c = whence.compare(Linear(), x, methods=["input_x_gradient", "gradient"], target=0, check=True)
     check = c.checks[0]
     better = {name: check.left(name) < check.left() for name in c}
     assert better == {"input_x_gradient": True, "gradient": False}  # the gradient begins with 3 · −1
-    told = c.to_html().partition(": no better than a random order here")[0].rpartition("<p ")[2]
+    assert all(min(check.chance) <= check.left(name) + 1e-9 for name in c)  # of 24 orders ten are tried, ties are none
+    told = c.to_html().partition(": some of the 10 random orders do better here")[0].rpartition("<p ")[2]
     assert re.findall(r">([A-Z])</span>", told) == ["B"]
 
 

@@ -170,7 +170,7 @@ def test_the_demos_sentence_is_told_that_its_parts_cancel_and_where_its_mass_lie
     a, told_ = said(lambda: whence.explain(model, sentence, method="transformer_attribution"))
     on_special = float(a.values[0][torch.tensor(a.special[0])].abs().sum() / a.values.abs().sum())
     assert on_special > 0.95
-    assert f"up to {100 * on_special:.0f} % of the values of rows [0] lies on special tokens" in told_[0]
+    assert f"up to {100 * on_special:.1f} % of the values of rows [0] lies on special tokens" in told_[0]
     for method in ("attcat", "deeplift"):
         _, told_ = said(lambda method=method: whence.explain(model, sentence, method=method))
         assert not any("special tokens" in one for one in told_)
@@ -201,4 +201,6 @@ def test_warnings_point_at_the_users_line() -> None:
 
 def test_percentages_are_written_without_an_exponent():
     told = whence.errors.Message("{share} % and {gap}", None, {"share": 99.9, "gap": 0.0123})
-    assert str(told) == "100 % and 0.012"
+    assert str(told) == "99.9 % and 0.012"
+    assert str(whence.errors.Message("{share} %", None, {"share": 100.0})) == "100 %"
+    assert str(whence.errors.Message("{share} %", None, {"share": 98.6})) == "99 %"

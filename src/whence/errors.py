@@ -93,7 +93,9 @@ class Message:
 
 
 def _short(number: float) -> str:
-    """Two digits, without an exponent for numbers of everyday size."""
+    """Two digits, without an exponent for numbers of everyday size; what is less than all is not rounded to it."""
+    if 99 < number < 100:
+        return f"{min(number, 99.9):.1f}"
     return f"{number:.0f}" if 10 <= abs(number) < 1e4 else f"{number:.2g}"
 
 

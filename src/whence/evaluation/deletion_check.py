@@ -41,6 +41,7 @@ class DeletionCheck:
     first: Mapping[str, str]  # the unit that each method puts first
     order: Mapping[str, tuple[int, ...]]  # the numbers of the units as each method has them go (`grouped`)
     failed: Mapping[str, str]  # methods that cannot be checked, and why
+    chance: tuple[float, ...] = ()  # what is left on average with each of the random orders
 
     def left(self, method: str | None = None) -> float:
         """What is left of the probability on average as a method's first units go, or random ones; lower is better."""
@@ -105,6 +106,7 @@ def _row(
         (tuple(mean.mean(0).tolist()), tuple(low.tolist()), tuple(high.tolist())),
         {name: names[int(order[0])] for name, order in orders.items()},
         {name: tuple(order.tolist()) for name, order in orders.items()}, failed,
+        tuple(trapezoid(one, places) / (places[-1] or 1) for one in mean.tolist()),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whence.evaluation.axioms.table import AxiomTable, Cell
     from whence.evaluation.axioms.toys import TextbookEntry, TextbookTable
 
-_WASH = {"yes": "rgba(46,160,67,.22)", "no": "rgba(218,54,51,.22)", "not refuted": "rgba(187,128,9,.2)", "–": "none"}
+_WASH = {"yes": "none", "no": "rgba(118,118,118,.28)", "not refuted": "rgba(118,118,118,.12)", "–": "none"}
 _WIDTH = 100
 
 

@@ -119,7 +119,9 @@ def _scored(r: Report) -> str:
     if r.a.several:
         return f"{counted(len(r.a.output_value[0]), 'target')} explained."
     part = r.first[0].maps[0]
-    return f"Explained: {part.scored.replace('-', ui.MINUS, part.score < 0)}{start_of(r.a, 0)}."
+    starts = {start_of(d.a, 0) for d in r.first} - {""}
+    start = starts.pop() if len(starts) == 1 else ""  # where methods have baselines of their own, none is all theirs
+    return f"Explained: {part.scored.replace('-', ui.MINUS, part.score < 0)}{start}."
 
 
 def _predicted(r: Report) -> str:
@@ -138,39 +140,53 @@ def _verdict(r: Report) -> str:
     if r.first[0].kind == "image" and r.check is not None and len(r.check.classes) > 1:
         said = [f"“{text(spelled(name))}” at {text(percent(p))}" for name, p in r.check.classes[:2]]
         return f'<p class="verdict">The model says {said[0]}; next is {said[1]}.</p>'
-    if r.a.several or len(r.first) < 2 or not all(d.kind in ("text", "vector") for d in r.first):
+    if r.a.several or not all(d.kind in ("text", "vector") for d in r.first):
         return ""
-    tops: dict[str, list[Drawn]] = {}
+    names: dict[int, str] = {}
+    tops: dict[int, list[Drawn]] = {}
     for d in r.first:
-        names = [spelled(unit) for unit in d.maps[0].units or []] if d.kind == "text" else names_of(d)
-        for i, _ in d.strongest(1):
-            tops.setdefault(names[i].strip() or "an empty name", []).append(d)
+        for place, name in _top(r, d):
+            names[place] = name
+            tops.setdefault(place, []).append(d)
     if not tops:
         return ""
-    best = max(tops, key=lambda name: len(tops[name]))
-    if len(tops[best]) < 2:
-        told = ", ".join(f"{ui.key(own[0].letter)} <b>{text(name)}</b>" for name, own in tops.items())
+    named = {place: f"<b>{text(name)}</b>{_which(r, names, place)}" for place, name in names.items()}
+    best = max(tops, key=lambda place: len(tops[place]))
+    if len(tops) > 1 and len(tops[best]) < 2:
+        told = ", ".join(f"{ui.key(own[0].letter)} {named[place]}" for place, own in tops.items())
         return f'<p class="verdict">The methods do not agree on what comes first: {told}.</p>'
     count, whole = len(tops[best]), len(r.first)
-    who = ("Both methods put" if whole == 2 else f"All {_NUMBERS[whole].lower()} methods put") if count == whole else (
-        f"{_NUMBERS[count]} of {_NUMBERS[whole].lower()} methods put"
-    )  # fmt: skip
-    return f'<p class="verdict">{who} <b>{text(best)}</b> first{_without(r, tops[best])}.</p>'
+    who = "The method puts" if whole == 1 else f"{_NUMBERS[count]} of {_NUMBERS[whole].lower()} methods put"
+    if count == whole > 1:
+        who = "Both methods put" if whole == 2 else f"All {_NUMBERS[whole].lower()} methods put"
+    return f'<p class="verdict">{who} {named[best]} first{_without(r, tops[best][0])}.</p>'
 
 
-def _without(r: Report, own: Sequence[Drawn]) -> str:
-    """What the model says without the unit that these methods put first, if it is the one that was taken out."""
+def _top(r: Report, d: Drawn) -> list[tuple[int, str]]:
+    """The place and name of the unit that a method puts first: the one that goes first where the model is asked."""
+    if r.check is not None:
+        return [(r.check.order[d.name][0], spelled(r.check.first[d.name]))] if d.name in r.check.order else []
+    values = d.shares[0].flatten() if d.signed else d.shares[0].flatten().abs()
+    if not values.numel() or float(values.max()) <= 0:
+        return []
+    place = int(values.argmax())
+    units = d.maps[0].units
+    name = (spelled(units[place]) if units else "") if d.kind == "text" else names_of(d)[place]
+    return [(place, name.strip() or "an empty name")]
+
+
+def _which(r: Report, names: Mapping[int, str], place: int) -> str:
+    """Which of several units that are spelled alike."""
+    alike = list(names.values()).count(names[place]) > 1
+    return f" ({r.check.unit if r.check else 'unit'} {place + 1})" if alike else ""
+
+
+def _without(r: Report, d: Drawn) -> str:
+    """What the model says without the unit that a method puts first, if it was asked."""
     check = r.check
     if check is None or len(check.places) < 2 or check.places[1] != 1:
         return ""
-    label = spelled(check.target)
-    for d in own:
-        index = d.strongest(1)[0][0]
-        units = d.maps[0].units
-        name = spelled(units[index]) if units else str(index)
-        if d.name in check.first and spelled(check.first[d.name]) == name and d.strongest(1)[0][1] > 0:
-            return f"; without it the model says “{text(label)}” at {text(percent(check.curves[d.name][1]))}"
-    return ""
+    return f"; without it the model says “{text(spelled(check.target))}” at {text(percent(check.curves[d.name][1]))}"
 
 
 def _warned(r: Report) -> list[tuple[str, str]]:
@@ -264,6 +280,8 @@ def _agreement(r: Report, level: int) -> str:
     mixed = len({d.signed for d in r.first}) > 1
     chance = [_mean([by_chance(other, d) for other in r.first if other is not d]) for d in r.first]
     body = ui.agreement(names, table, chance, mixed)
+    if any(math.isnan(share) for line in table for share in line):
+        body += '<p class="tiny faint">–: the units of the two cannot be laid over one another.</p>'
     told = "How much of their shares two methods place alike; random: with the others' numbers dealt anew."
     return f'<section>{heading("Do they agree?", level)}<p class="soft">{told}</p>{body}</section>'
 
@@ -282,9 +300,11 @@ def _checked(r: Report, level: int) -> str:
     units = f"{check.unit}es" if check.unit == "patch" else f"{check.unit}s"
     label = f"Probability of {spelled(check.target)} as each method's first {units} go"
     told = (
-        f"Probability of “{spelled(check.target)}” as the first {units} of each go ({check.how}). Band: random orders, "
-        "10 to 90 %."
+        f"Probability of “{spelled(check.target)}” as the first {units} of each go ({check.how}). Band: "
+        f"{len(check.chance)} random orders, 10 to 90 %."
     )
+    if not r.a.labels and len(check.classes) == 2 and not check.others and _one_output(r):
+        told += " The model's one output is read as a logit."
     chart = ui.curves(lines, check.random, check.places, left, label, f"{units} gone, highest first")
     failed = "".join(
         f'<p class="tiny faint">{text(title_of(name))} is not checked: {text(why)}</p>'
@@ -292,14 +312,20 @@ def _checked(r: Report, level: int) -> str:
     )
     return (
         f'<section>{heading("Does the model bear them out?", level)}<p class="soft">{text(told)}</p>{chart}'
-        f"{_beyond_chance(left)}{failed}</section>"
+        f"{_beyond_chance(left, check.chance)}{failed}</section>"
     )
 
 
-def _beyond_chance(left: Mapping[str, float]) -> str:
-    """Which orders leave no less of the class than random ones do."""
-    weak = [letter for letter, share in left.items() if letter and share >= left[""]]
+def _one_output(r: Report) -> bool:
+    """Whether the explained score is all that the model says."""
+    return probability_of(r.a, 0) is None
+
+
+def _beyond_chance(left: Mapping[str, float], chance: Sequence[float]) -> str:
+    """The methods whose orders leave more of the class than one in ten random orders, or more of them, do."""
+    worse = {letter: sum(x < share - 1e-9 for x in chance) for letter, share in left.items() if letter}
+    weak = [letter for letter, count in worse.items() if count and 10 * count >= len(chance)]
     if not weak:
         return ""
     who = ", ".join(ui.key(letter) for letter in weak)
-    return f'<p class="soft">{who}: no better than a random order here.</p>'
+    return f'<p class="soft">{who}: some of the {len(chance)} random orders do better here.</p>'

@@ -20,7 +20,7 @@ _DASHES = ("", "6 3", "2 2", "8 2 2 2")  # after eight lines, the next eight are
 _CONTROLS = {"random": ("#8a8f98", ""), "edges": ("#8a8f98", "1 3")}
 _BANDS = 4  # lines, up to which each has its band; more bands than that hide one another
 _ACROSS = "share of units"
-_WIDTH, _HEIGHT, _EDGE, _TOP, _BOTTOM = 420, 220, 44, 8, 28
+_WIDTH, _HEIGHT, _EDGE, _TOP, _BOTTOM = 360, 220, 44, 8, 38
 
 
 def _styles(board: Scoreboard) -> dict[str, tuple[str, str]]:
@@ -47,7 +47,8 @@ def drawn(board: Scoreboard, column: Column) -> str:
     known = [y for y in flat if not math.isnan(y)]
     if not known:
         return ""
-    axis = Axis(min(known), max(known) if max(known) > min(known) else min(known) + 1)
+    low, high = min(known), max(known)
+    axis = Axis(low, high) if high - low > 1e-9 else Axis(low - 0.5, high + 0.5)
     first = next(iter(found.values()))[0]
     span = (first[-1] - first[0]) or 1
 
@@ -57,17 +58,16 @@ def drawn(board: Scoreboard, column: Column) -> str:
 
     styles = _styles(board)
     parts = [_grid(y, at(first[0], y).partition(",")[2]) for y in axis.ticks()]
-    for x, anchor in ((first[0], "start"), (first[-1], "end")):
-        parts.append(
-            f'<text x="{at(x, axis.low).partition(",")[0]}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{x:g}</text>'
-        )
-    middle = (_EDGE + _WIDTH - 10) / 2
-    across = text(str(column.facts.get("axis", _ACROSS)))
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{across}</text>')
+    for x in Axis(first[0], first[-1]).ticks() if first[-1] > first[0] else []:
+        across = at(x, axis.low).partition(",")[0]
+        parts.append(f'<text x="{across}" y="{_HEIGHT - 20}" text-anchor="middle">{round(x, 12):g}</text>')
+    what = text(str(column.facts.get("axis", _ACROSS)))
+    parts.append(f'<text x="{(_EDGE + _WIDTH - 10) / 2}" y="{_HEIGHT - 5}" text-anchor="middle">{what}</text>')
     for method, edge in reach.items():
         around = [at(x, top) for x, _, top in edge] + [at(x, low) for x, low, _ in reversed(edge)]
         parts.append(f'<polygon points="{" ".join(around)}" fill="{styles[method][0]}" fill-opacity=".14"/>')
-    for method, (xs, ys) in found.items():
+    for method in sorted(found, key=lambda m: m not in board.controls):  # methods over controls
+        xs, ys = found[method]
         points = " ".join(at(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(y))
         parts.append(f'<polyline points="{points}" {_stroke(styles[method])}><title>{text(method)}</title></polyline>')
     return (

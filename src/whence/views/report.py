@@ -40,7 +40,8 @@ def small(d: Drawn) -> str:
     receipt = d.a.receipt
     said = ["no sum is promised" if d.a.gap is None else f"adds up within {_gap(float(d.a.gap.max()))}"]
     passes = sum(int(receipt.get(f"{way}_passes", 0)) for way in ("forward", "backward"))
-    said.append(counted(passes, "pass", "passes"))
+    asked = [(receipt[key], what) for key, what in _ASKED.items() if receipt.get(key)]
+    said += [counted(int(count[0]), what) for count, what in asked] or [counted(passes, "pass", "passes")]
     if d.kind == "image" and d.shares[0].shape != size_of(d.a):
         said.append(f"{d.shares[0].shape[1]} × {d.shares[0].shape[0]} patches")
     if sizes_of(d.a):
@@ -51,6 +52,9 @@ def small(d: Drawn) -> str:
         if receipt.get(entry):
             said.append(f"{lead} " + ", ".join(sorted({item[field] for item in receipt[entry]})))
     return " · ".join(said)
+
+
+_ASKED = {"evaluations": "evaluation", "gradient_evaluations": "gradient"}  # how often the model was asked about a row
 
 
 def _gap(gap: float) -> str:

@@ -101,7 +101,7 @@ def section(board: Scoreboard) -> str:
     said = "".join(f"<li>{text(note)}</li>" for note in notes(board))
     curves = "".join(drawn(board, column) for column in board.columns)
     if curves:
-        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22rem,100%),1fr));gap:1rem"
+        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),380px));gap:16px"
         only = ", of the random order; those of methods are in the table" if crowded(board) else ""
         curves = (
             f'<h3>Mean curves over rows</h3><p class="soft">Shaded: 95 % intervals{only}.</p>'
@@ -110,7 +110,7 @@ def section(board: Scoreboard) -> str:
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr>{head}</tr>{''.join(lines)}</table></div>"
-        '<p class="soft">Orange is better and blue is worse than random; bold is told apart from all others.</p>'
+        '<p class="soft">The darker, the better than random; bold is told apart from all others.</p>'
         f"{curves}"
         f'<details><summary>How it was measured</summary><ul class="soft">{said}</ul></details></section>'
     )
@@ -124,8 +124,9 @@ def _html_cell(board: Scoreboard, method: str, column: Column) -> str:
     told = f"{score.value:.6g}, {reach}, {score.rows} rows"
     best = board.star(column.name) == method
     shown = f"{number(score.value)}<small> {text(_spread(score))}</small>"
+    ground = wash(max(0.0, _share(board, method, column)), ink=True)
     return (
-        f'<td title="{text(told)}" style="white-space:nowrap;background:{wash(_share(board, method, column))}">'
+        f'<td title="{text(told)}" style="white-space:nowrap;background:{ground}">'
         f"{f'<b>{shown}</b>' if best else shown}</td>"
     )
 

@@ -154,8 +154,6 @@ def _reach(values: Tensor, times: bool) -> float:
 
 # ---- what two have in common ----
 
-_DRAWS = 8  # of chance
-
 
 def common(a: Drawn, b: Drawn) -> float:
     """1 − ½ Σ |a − b| of two methods' shares, of magnitudes where one has no sign; NaN where their units differ.
@@ -167,22 +165,27 @@ def common(a: Drawn, b: Drawn) -> float:
 
 
 def by_chance(a: Drawn, b: Drawn) -> float:
-    """The same of two methods, with the values of the first dealt to the units at random."""
+    """The same on average over all ways to deal the values of one to the units: 1 − ½ Σᵢⱼ |aᵢ − bⱼ| / n."""
     pair = _paired(a, b)
     if pair is None:
         return math.nan
-    values, other = pair
-    draw = torch.Generator().manual_seed(0)
-    dealt = [values[torch.randperm(len(values), generator=draw, device="cpu")] for _ in range(_DRAWS)]
-    return sum(_in_common(one, other, a.signed and b.signed) for one in dealt) / _DRAWS
+    one, other = _of_whole(*pair, a.signed and b.signed)
+    other = other.sort().values
+    below = torch.searchsorted(other, one)
+    sums = torch.cat([other.new_zeros(1), other.cumsum(0)])
+    apart = one * (2 * below - len(other)) + sums[-1] - 2 * sums[below]  # Σⱼ |aᵢ − bⱼ| for each i
+    return float(1 - apart.sum() / len(other) / 2)
 
 
 def _in_common(a: Tensor, b: Tensor, signs: bool) -> float:
+    one, other = _of_whole(a, b, signs)
+    return float(1 - (one - other).abs().sum() / 2)
+
+
+def _of_whole(a: Tensor, b: Tensor, signs: bool) -> tuple[Tensor, Tensor]:
+    """Both as parts of their magnitudes' sums; NaN where one is 0 everywhere."""
     a, b = (x if signs else x.abs() for x in (a, b))
-    wholes = a.abs().sum(), b.abs().sum()
-    if not all(wholes):
-        return math.nan
-    return float(1 - (a / wholes[0] - b / wholes[1]).abs().sum() / 2)
+    return a / (a.abs().sum() or math.nan), b / (b.abs().sum() or math.nan)
 
 
 def _flat(a: Drawn) -> Tensor:
