@@ -48,7 +48,7 @@ class Comparison(Mapping[str, Attribution]):
         magnitudes. "chance" is the same with one method's values dealt to the units at random. "rank" is the rank
         correlation of the values, in which units count that neither method cares about. All are NaN for methods with
         other units than each other's, such as pixels and patches; rows that are 0 everywhere (for ranks, constant) take
-        no part.
+        no part. Special tokens take part here, and not on the page of a comparison.
         """
         if kind not in ("common", "chance", "rank"):
             raise not_allowed("kind", kind, '"common", "chance" or "rank"')

@@ -180,15 +180,16 @@ def table_of_bars(drawn: Sequence[Drawn], scale: Scale) -> str:
     sizes = torch.stack([d.shares[0].abs() for d in drawn]).mean(0)
     order = sizes.argsort(descending=True, stable=True).tolist()
     head = "".join(
-        f'<th>{key(d.letter)} <span class="wide-only">{text(title_of(d.name))}</span></th><th class="num"></th>'
+        f'<th>{key(d.letter)} <span class="wide-only">{text(title_of(d.name))}</span></th><th class="apart num"></th>'
         for d in drawn
     )
     body = []
     for i in order:
         cells = "".join(
             f'<td style="width:{72 / len(drawn):.0f}%" title="{text(number(float(d.maps[0].values[i]), 4))}">'
-            f"{bar(float(d.shares[0][i]), scale.limit, d.signed)}</td>"
-            f'<td class="num">{d.said(float(d.shares[0][i]))}</td>'
+            f"{bar(float(d.shares[0][i]), scale.limit, d.signed)}"
+            f'<span class="narrow-only">{d.said(float(d.shares[0][i]))}</span></td>'
+            f'<td class="apart num">{d.said(float(d.shares[0][i]))}</td>'
             for d in drawn
         )
         body.append(f"<tr><th>{text(names[i])}</th>{cells}</tr>")

@@ -101,7 +101,7 @@ def section(board: Scoreboard) -> str:
     said = "".join(f"<li>{text(note)}</li>" for note in notes(board))
     curves = "".join(drawn(board, column) for column in board.columns)
     if curves:
-        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),380px));gap:16px"
+        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr));gap:16px"
         only = ", of the random order; those of methods are in the table" if crowded(board) else ""
         curves = (
             f'<h3>Mean curves over rows</h3><p class="soft">Shaded: 95 % intervals{only}.</p>'
@@ -110,7 +110,7 @@ def section(board: Scoreboard) -> str:
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr>{head}</tr>{''.join(lines)}</table></div>"
-        '<p class="soft">The darker, the better than random; bold is told apart from all others.</p>'
+        '<p class="soft">The stronger the shade, the better than random; bold is told apart from all others.</p>'
         f"{curves}"
         f'<details><summary>How it was measured</summary><ul class="soft">{said}</ul></details></section>'
     )
