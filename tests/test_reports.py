@@ -151,6 +151,13 @@ def test_a_baseline_that_is_not_all_methods_is_not_told_as_theirs():
     assert "(baseline:" in whence.compare(model, ROWS[:1], methods=["integrated_gradients"], target=0).to_html()
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_one_output_is_said_to_be_read_as_a_logit(outputs):
+    model = torch.nn.Linear(4, outputs).double()
+    c = whence.compare(model, ROWS[:1], methods=["gradient", "input_x_gradient"], target=0, check=True)
+    assert ("one output is read as a logit" in c.to_html()) is (outputs == 1)
+
+
 def test_how_often_the_model_was_asked_is_told():
     a = whence.explain(Linear(), ROWS[:1], method="shapley", target=0)
     assert (
