@@ -61,14 +61,15 @@ def _run(name: str, quick: bool, out: Path | None) -> tuple[int, str]:
         print(error, file=sys.stderr)
         return 2, "could not be run"
     except KeyboardInterrupt:
-        report.keep_time()
         print(f"\nStopped. make reproduce NAME={name} goes on from here.", file=sys.stderr)
         return STOPPED, "stopped"
     except Exception:
         traceback.print_exc()
         return 1, "broke off"
-    report.finish()
-    report.keep_time()
+    else:
+        report.finish()
+    finally:
+        report.keep_time()
     return 0, f"as it must be; skipped: {', '.join(report.skipped)}" if report.skipped else "as it must be"
 
 

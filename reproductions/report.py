@@ -149,7 +149,7 @@ class Report:
         return [*before, time.process_time() - self.started]
 
     def keep_time(self) -> None:
-        """What the run kept is the next one's, and so is the time that it took."""
+        """Whatever became of the run, what it kept is the next one's, and so is the time that it took."""
         if not self.quick:
             self.kept("spent.json").write_text(json.dumps(self.spent()))
 

@@ -386,6 +386,8 @@ def test_bands_hold_their_curves(board: whence.Scoreboard) -> None:
     assert few.to_html().count("<polygon") == 12
     assert "of the random order" in board.to_html()
     assert "of the random order" not in few.to_html()
+    alone = dataclasses.replace(board, methods=tuple(m for m in board.methods if m != "random") * 2)
+    assert "Shaded" not in alone.to_html()
 
 
 def styles(axes: Any) -> Iterator[tuple[Any, Any]]:

@@ -65,7 +65,6 @@ PROPERTIES = ("gradient", "deeplift", "integrated_gradients")
 BOARD = "fashion-vit"
 BOARD_METHODS = ("integrated_gradients", "attnlrp", "deeplift", "transformer_attribution", "rollout", "gradient")
 BOARD_METRICS = ("comprehensiveness", "sufficiency", "deletion")
-_METHODS = f"{len(methods) - 1} methods and a random control"
 _AROUND = 20  # steps of the bar that properties and the scoreboard count as
 
 
@@ -90,7 +89,11 @@ def run(out: Path, progress: bool | None = None) -> str:
     title = "Where did that prediction come from?"
     put(out, page(title, f"<div><h1>{text(title)}</h1>{_lead(cases, count, note)}</div>{''.join(sections)}{FOOT}"))
     told = f"{note}\n" if note else ""
-    return f"{told}{count} explanations with {_METHODS} in {time.perf_counter() - start:.0f} s."
+    return f"{told}{count} explanations with {_asked_of()} in {time.perf_counter() - start:.0f} s."
+
+
+def _asked_of() -> str:
+    return f"{len(methods) - 1} methods and a random control"
 
 
 def _cases() -> tuple[tuple[DemoCase, ...], str]:
@@ -119,7 +122,7 @@ def _lead(cases: tuple[DemoCase, ...], count: int, note: str) -> str:
         '<p class="verdict" style="margin:10px 0">Each model below was asked why it says what it says. Methods of '
         "different families ask different questions, so they need not agree: what they have in common stands beside "
         "them, and what the model itself says when their first units go, beside random orders of them.</p>"
-        f'<p class="soft">{count} explanations with {_METHODS}, offline, on small models.</p>'
+        f'<p class="soft">{count} explanations with {_asked_of()}, offline, on small models.</p>'
         f'<nav class="keys">{links}</nav>{warnings([("", note)] if note else [])}'
     )
 

@@ -156,7 +156,8 @@ def _verdict(r: Report) -> str:
         told = ", ".join(f"{ui.key(own[0].letter)} {named[place]}" for place, own in tops.items())
         return f'<p class="verdict">The methods do not agree on what comes first: {told}.</p>'
     count, whole = len(tops[best]), len(r.first)
-    who = "The method puts" if whole == 1 else f"{_NUMBERS[count]} of {_NUMBERS[whole].lower()} methods put"
+    puts = "puts" if count == 1 else "put"
+    who = "The method puts" if whole == 1 else f"{_NUMBERS[count]} of {_NUMBERS[whole].lower()} methods {puts}"
     if count == whole > 1:
         who = "Both methods put" if whole == 2 else f"All {_NUMBERS[whole].lower()} methods put"
     return f'<p class="verdict">{who} {named[best]} first{_without(r, tops[best][0])}.</p>'

@@ -103,10 +103,8 @@ def section(board: Scoreboard) -> str:
     if curves:
         grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr));gap:16px"
         only = ", of the random order; those of methods are in the table" if crowded(board) else ""
-        curves = (
-            f'<h3>Mean curves over rows</h3><p class="soft">Shaded: 95 % intervals{only}.</p>'
-            f'<div style="{grid}">{curves}</div>{key(board)}'
-        )
+        shaded = f'<p class="soft">Shaded: 95 % intervals{only}.</p>' if "random" in board.methods or not only else ""
+        curves = f'<h3>Mean curves over rows</h3>{shaded}<div style="{grid}">{curves}</div>{key(board)}'
     return (
         '<section><div class="wide"><table class="plain">'
         f"<tr>{head}</tr>{''.join(lines)}</table></div>"
